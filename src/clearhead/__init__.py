@@ -1,0 +1,39 @@
+"""Attention you can see through, at the speed of the machine.
+
+    import numpy as np, clearhead as ch
+
+    out = ch.attention(q, k, v, mask=ch.causal())        # exact, linear memory
+    run = ch.read("The animal crossed the road because it was tired.")
+    run.links("it")                                      # what each head let `it` read
+
+Every public name is listed in `__all__` and loaded on first use, so that importing clearhead costs
+little more than importing NumPy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .ops import AttentionWithLse, attention, attention_with_lse
+
+# Where each public name lives. A name is imported when it is first asked for (PEP 562).
+_HOME = {
+    "AttentionWithLse": "ops",
+    "attention": "ops",
+    "attention_with_lse": "ops",
+}
+
+__version__ = "0.1.0"
+__all__ = ["AttentionWithLse", "__version__", "attention", "attention_with_lse"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'clearhead' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
