@@ -15,16 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .ops import AttentionWithLse, attention, attention_with_lse
+    from .worked.vectors import Vectors, read_vectors
 
 # Where each public name lives. A name is imported when it is first asked for (PEP 562).
 _HOME = {
     "AttentionWithLse": "ops",
+    "Vectors": "worked.vectors",
     "attention": "ops",
     "attention_with_lse": "ops",
+    "read_vectors": "worked.vectors",
 }
 
 __version__ = "0.1.0"
-__all__ = ["AttentionWithLse", "__version__", "attention", "attention_with_lse"]
+__all__ = [
+    "AttentionWithLse",
+    "Vectors",
+    "__version__",
+    "attention",
+    "attention_with_lse",
+    "read_vectors",
+]
 
 
 def __getattr__(name: str) -> Any:

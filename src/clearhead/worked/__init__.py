@@ -1,0 +1,1 @@
+"""Attention worked out, learned and questioned on matrices small enough to read."""
