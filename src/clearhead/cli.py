@@ -1,0 +1,102 @@
+"""The command `clearhead`: arguments to calls, and errors to one sentence. No logic lives here.
+
+Each subcommand imports the module that does its work when it runs, so that `--help` stays quick.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="clearhead",
+    help="Attention you can see through, at the speed of the machine.",
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from . import __version__
+
+        print(f"clearhead {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
+) -> None:
+    """Attention you can see through, at the speed of the machine.
+
+    clearhead map "The animal crossed the road because it was tired."
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code; bad input is one sentence on stderr and code 2.
+
+    A reader that goes away (`| head`) ends the command quietly with 1; Ctrl-C ends it with 130.
+    A TypeError or any other exception is a fault of ours and keeps its traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal without Unicode gets \\u escapes, no crash
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app(args=args, prog_name="clearhead", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        print("clearhead: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError, MemoryError) as error:
+        if isinstance(error, OSError):
+            _let_go_of_stdout()  # it may be stdout itself that is full
+        return _refuse(_sentence(error))
+    except Exception as error:
+        if not hasattr(
+            error, "format_message"
+        ):  # the parser's own errors, whichever class they are
+            raise
+        return _refuse(error.format_message())
+    return code if isinstance(code, int) else 0
+
+
+def _refuse(sentence: str) -> int:
+    print(f"clearhead: {sentence}", file=sys.stderr)
+    return 2
+
+
+def _sentence(error: Exception) -> str:
+    """The message of an error as one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or 'output'}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return " ".join(str(error).split()) or "memory: the machine has not enough for this"
+    return " ".join(str(error).split())
+
+
+def _let_go_of_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush cannot fail a second time."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # stdout is closed, or is not a file
+        pass
