@@ -255,7 +255,7 @@ WRONG = [
     (
         {"scale": 10**400},
         ValueError,
-        "scale: a huge int, must be a finite number, at most 1e30 in magnitude",
+        "scale: inf, must be a finite number, at most 1e30 in magnitude",
     ),
     (
         {"softcap": 0},

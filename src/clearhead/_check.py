@@ -14,6 +14,7 @@ position (`alibi`). They answer for themselves; nothing here imports them.
 A valid call without options costs under 2 microseconds: what is rare is tested last.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -330,8 +331,10 @@ def _number(name: str, x: Any) -> float:
     """A finite real number; bool is not one."""
     if isinstance(x, bool) or not isinstance(x, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: {_kind(x)}, must be a number")
-    if not -_LARGEST_FACTOR <= x <= _LARGEST_FACTOR:
-        # Python refuses to write out an int of thousands of digits.
-        what = x if isinstance(x, float | np.floating) or abs(x) < 10**300 else "a huge int"
-        raise ValueError(f"{name}: {what}, must be a finite number, at most 1e30 in magnitude")
-    return float(x)
+    try:
+        value = float(x)
+    except OverflowError:  # an int beyond all floats
+        value = math.inf
+    if not abs(value) <= _LARGEST_FACTOR:
+        raise ValueError(f"{name}: {value}, must be a finite number, at most 1e30 in magnitude")
+    return value
