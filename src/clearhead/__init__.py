@@ -15,24 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .ops import AttentionWithLse, attention, attention_with_lse
+    from .worked.learn import Lesson, learn
     from .worked.vectors import Vectors, read_vectors
 
 # Where each public name lives. A name is imported when it is first asked for (PEP 562).
 _HOME = {
     "AttentionWithLse": "ops",
+    "Lesson": "worked.learn",
     "Vectors": "worked.vectors",
     "attention": "ops",
     "attention_with_lse": "ops",
+    "learn": "worked.learn",
     "read_vectors": "worked.vectors",
 }
 
 __version__ = "0.1.0"
 __all__ = [
     "AttentionWithLse",
+    "Lesson",
     "Vectors",
     "__version__",
     "attention",
     "attention_with_lse",
+    "learn",
     "read_vectors",
 ]
 

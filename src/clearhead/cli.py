@@ -6,6 +6,7 @@ Each subcommand imports the module that does its work when it runs, so that `--h
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,6 +46,45 @@ def _root(
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+@app.command("learn")
+def _learn(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Lines of 'sense: sentence'; '?' first: held out. Default: duck."),
+    ] = None,
+    word: Annotated[str | None, typer.Option(help="The word all sentences share.")] = None,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 1,
+    block: Annotated[bool, typer.Option("--block", help="A whole transformer block.")] = False,
+    size: Annotated[int, typer.Option(help="Numbers per word.")] = 8,
+    steps: Annotated[int, typer.Option(help="Steps of gradient descent.")] = 300,
+    rate: Annotated[float, typer.Option(help="Length of a step, times the gradient.")] = 0.5,
+    seed: Annotated[int, typer.Option(help="Of the random start.")] = 0,
+    vectors: Annotated[Path | None, typer.Option(help="A GloVe or word2vec file.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the PNG and SVG.")] = None,
+) -> None:
+    """Train one attention layer to tell two meanings of a word apart."""
+    from .worked.learn import learn
+    from .worked.learn_text import read_sentences
+
+    training, held_out = read_sentences(file) if file else (None, None)
+    lesson = learn(
+        training,
+        held_out=held_out,
+        word=word,
+        heads=heads,
+        block=block,
+        size=size,
+        steps=steps,
+        rate=rate,
+        seed=seed,
+        vectors=vectors,
+        progress=True,
+    )
+    print(lesson)
+    for path in lesson.save_figures(figures) if figures else ():
+        print(path)
 
 
 def main(args: Sequence[str] | None = None) -> int:
