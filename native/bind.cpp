@@ -1,0 +1,182 @@
+// The only file that knows Python. clearhead.ops has checked every argument; what is refused here
+// would be a bug there.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "attention.hpp"
+#include "dispatch.hpp"
+#include "mask.hpp"
+#include "threads.hpp"
+
+namespace nb = nanobind;
+
+namespace clearhead {
+namespace {
+
+using Input = nb::ndarray<nb::ro, nb::device::cpu>;
+using Output = nb::ndarray<nb::device::cpu>;
+
+// NumPy has no bfloat16 of its own: it arrives as uint16 bits.
+template <class Any>
+DType dtype_of(const Any& a) {
+    const auto dtype = a.dtype();
+    if (dtype == nb::dtype<double>()) return DType::f64;
+    if (dtype == nb::dtype<float>()) return DType::f32;
+    if (dtype == nb::dtype<uint16_t>()) return DType::bf16;
+    if (dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float) && dtype.bits == 16) {
+        return DType::f16;
+    }
+    throw std::invalid_argument("an array of an unsupported dtype reached the core");
+}
+
+// The array's last dimensions are (head, row, col), as many of them as `inner` says; what stands
+// before them is aligned from the right with `lead`, a size of 1 being repeated.
+template <class Any>
+Array view(const Any& a, const std::vector<int64_t>& lead, const std::string& inner) {
+    Array out;
+    out.data = a.data();
+    const auto stride = [&](size_t i) { return a.shape(i) == 1 ? 0 : a.stride(i); };
+    size_t rank = a.ndim();
+    for (size_t i = inner.size(); i-- > 0 && rank > 0;) {
+        --rank;
+        (inner[i] == 'h' ? out.head : inner[i] == 'r' ? out.row : out.col) = stride(rank);
+    }
+    for (size_t i = lead.size(); i-- > 0 && rank > 0;) out.lead[i] = stride(--rank);
+    return out;
+}
+
+template <class Any>
+Array floats(const Any& a, const std::vector<int64_t>& lead, const std::string& inner) {
+    Array out = view(a, lead, inner);
+    out.dtype = dtype_of(a);
+    return out;
+}
+
+// (kind, a, b, array, other): see MaskKind.
+using MaskTuple =
+    std::tuple<std::string, int64_t, int64_t, std::optional<Input>, std::optional<Input>>;
+
+MaskOp mask_op(const MaskTuple& t, const std::vector<int64_t>& lead) {
+    struct Kind {
+        const char* name;
+        MaskKind kind;
+        const char* inner;  // the array's dimensions behind the leading ones
+    };
+    static constexpr Kind kKinds[] = {
+        {"band", MaskKind::band, ""},
+        {"first_keys", MaskKind::first_keys, ""},
+        {"prefix", MaskKind::prefix, ""},
+        {"lengths", MaskKind::lengths, ""},
+        {"documents", MaskKind::documents, "r"},
+        {"dilated", MaskKind::dilated, ""},
+        {"pattern", MaskKind::pattern, "rc"},
+        {"array", MaskKind::array, "hrc"},
+        {"and", MaskKind::both, ""},
+        {"or", MaskKind::either, ""},
+        {"not", MaskKind::negation, ""},
+    };
+    const auto& [name, a, b, array, other] = t;
+    for (const Kind& kind : kKinds) {
+        if (kind.name != name) continue;
+        MaskOp op = {kind.kind, a, b, {}, {}};
+        if (array) op.array = view(*array, lead, kind.inner);
+        if (other) op.other = view(*other, lead, kind.inner);
+        return op;
+    }
+    throw std::invalid_argument("the mask operation '" + name + "' is unknown to the core");
+}
+
+// (kind, array, reach): see BiasKind.
+using BiasTuple = std::tuple<std::string, Input, int64_t>;
+
+Bias bias_of(const BiasTuple& t, const std::vector<int64_t>& lead) {
+    const auto& [name, array, reach] = t;
+    if (name == "array") return {BiasKind::array, floats(array, lead, "hrc")};
+    if (name == "alibi") return {BiasKind::alibi, floats(array, {}, "h")};
+    if (name == "distance") {
+        const int64_t entries = static_cast<int64_t>(array.shape(array.ndim() - 1));
+        return {BiasKind::distance, floats(array, {}, "hc"), reach, entries - 1};
+    }
+    throw std::invalid_argument("the bias '" + name + "' is unknown to the core");
+}
+
+Problem problem_of(const Input& q, const Input& k, const Input& v, const Output& out,
+                   const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
+                   double scale, double softcap) {
+    Problem p;
+    const size_t rank = out.ndim();
+    const std::string inner = rank > 2 ? "hrc" : "rc";
+    for (size_t i = 0; i + 3 < rank; ++i) p.lead.push_back(static_cast<int64_t>(out.shape(i)));
+    const auto size = [](const auto& a, size_t back) {
+        return back <= a.ndim() ? static_cast<int64_t>(a.shape(a.ndim() - back)) : 1;
+    };
+    p.H = size(q, 3);
+    p.G = size(k, 3);
+    p.T = size(q, 2);
+    p.S = size(k, 2);
+    p.D = size(q, 1);
+    p.E = size(v, 1);
+    p.q = floats(q, p.lead, inner);
+    p.k = floats(k, p.lead, inner);
+    p.v = floats(v, p.lead, inner);
+    p.out = floats(out, p.lead, inner);
+    if (bias) p.bias = bias_of(*bias, p.lead);
+    if (sink) p.sink = floats(*sink, p.lead, "h");
+    p.scale = scale;
+    p.softcap = softcap;
+    return p;
+}
+
+// Asks Python, on the thread that called us, whether Ctrl-C was pressed.
+bool interrupted() {
+    const nb::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+}
+
+void forward_py(const Input& q, const Input& k, const Input& v, const Output& out,
+                const std::optional<Output>& lse, const std::optional<std::vector<MaskTuple>>& mask,
+                const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
+                double scale, double softcap) {
+    Problem p = problem_of(q, k, v, out, bias, sink, scale, softcap);
+    if (lse) p.lse = floats(*lse, p.lead, out.ndim() > 2 ? "hr" : "r");
+    std::optional<Mask> program;
+    if (mask) {
+        std::vector<MaskOp> ops;
+        for (const MaskTuple& t : *mask) ops.push_back(mask_op(t, p.lead));
+        p.mask = &program.emplace(std::move(ops), static_cast<int64_t>(p.lead.size()), p.S);
+    }
+    const Kernels& chosen = kernels();
+    bool finished;
+    {
+        const nb::gil_scoped_release release;
+        finished = forward(p, chosen, interrupted);
+    }
+    if (!finished) throw nb::python_error();
+}
+
+}  // namespace
+}  // namespace clearhead
+
+NB_MODULE(_native, m) {
+    using namespace clearhead;
+    m.doc() = "The native core of clearhead; see native/kernels.hpp and native/attention.hpp.";
+    m.def("forward", forward_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+          nb::arg("v").noconvert(), nb::arg("out").noconvert(), nb::arg("lse").none(),
+          nb::arg("mask").none(), nb::arg("bias").none(), nb::arg("sink").none(), nb::arg("scale"),
+          nb::arg("softcap"));
+    m.def("isa", [] { return std::string(kernels().isa); });
+    m.def("available_isas", available_isas);
+    m.def("choose_isa", choose_isa, nb::arg("name"));
+    m.def("num_threads", thread_count);
+    m.def("set_num_threads", set_thread_count, nb::arg("count"));
+}

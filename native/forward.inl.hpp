@@ -1,0 +1,296 @@
+// The forward pass of one panel: online softmax with lazy rescaling.
+// Milakov & Gimelshein 2018 (one pass), FlashAttention (tiles); the scores are computed transposed,
+// S^T = K Q^T, so that maximum and sum run down the lanes and nothing is ever reduced across one.
+//
+// Traffic of a panel: each key and value is read once for 64 queries; Q, P and O stay in cache.
+#pragma once
+#include "tile.inl.hpp"
+
+namespace clearhead {
+namespace {
+
+// The reference maximum of a row may lag behind the true one by this much (in log2 units): weights
+// then reach 2^8 at most, and the state is rescaled almost never after the first tile.
+constexpr int kSlack = 8;
+
+template <class Real>
+constexpr Real kLowest = -__builtin_inff();
+
+// The scratch of a panel, typed, from one column of lanes on.
+template <class Real>
+struct State {
+    Real *m, *l, *l_block, *p, *ot;
+
+    State(const Panel& panel, int64_t column)
+        : m(static_cast<Real*>(panel.m) + column),
+          l(static_cast<Real*>(panel.l) + column),
+          l_block(static_cast<Real*>(panel.l) + kPanel + column),
+          p(static_cast<Real*>(panel.p) + column),
+          ot(static_cast<Real*>(panel.ot) + column) {}
+};
+
+template <class Real>
+void begin(Panel& panel) {
+    using S = Simd<Real>;
+    transpose_in<Real>(panel.q, panel.rows, panel.D, Real(panel.q_factor),
+                       static_cast<Real*>(panel.qt));
+    const State<Real> state(panel, 0);
+    const bool has_sink = !(panel.sink == kLowest<Real>);
+    for (int64_t r = 0; r < kPanel; ++r) {
+        // Lanes without a row count as having seen a key, so that they never hold the others up.
+        state.m[r] = r < panel.rows ? Real(panel.sink) : 0;
+        state.l[r] = has_sink ? 1 : 0;
+    }
+    for (int64_t at = 0; at < panel.E * kPanel; at += S::kLanes)
+        S::store(state.ot + at, S::set1(0));
+    panel.all_seen = has_sink;
+}
+
+// A tile of scores relative to the reference lies in P (rows [key, key + rows)), and some row's
+// reference must move: raise it to the tile's maximum, rescale what the row has gathered so far,
+// and shift the tile. A row that has seen no key yet (m = -inf, nothing gathered) takes the tile's
+// maximum whatever it is. NaN moves nothing: it reaches l and o through the weights.
+template <class Real>
+void raise_reference(const State<Real>& state, int64_t E, int64_t key, int64_t rows) {
+    using S = Simd<Real>;
+    const Vec<Real> lowest = S::set1(kLowest<Real>), zero = S::set1(0);
+    Vec<Real> top = lowest;
+    for (int64_t i = key; i < key + rows; ++i) top = S::max(S::load(state.p + i * kPanel), top);
+    const Vec<Real> old = S::load(state.m);
+    const auto fresh = S::both(S::equal(old, lowest), S::greater(top, lowest));
+    const auto grows = S::either(fresh, S::greater(top, S::set1(kSlack)));
+    if (!S::any(grows)) return;
+    const Vec<Real> rise = S::select(grows, top, zero);
+    const Vec<Real> factor = S::select(fresh, S::set1(1), exp2<Real>(S::sub(zero, rise)));
+    const auto scale = [&](Real* x) { S::store(x, S::mul(S::load(x), factor)); };
+    S::store(state.m, S::select(fresh, top, S::add(old, rise)));
+    scale(state.l);
+    scale(state.l_block);
+    for (int64_t i = 0; i < key; ++i) scale(state.p + i * kPanel);
+    for (int64_t e = 0; e < E; ++e) scale(state.ot + e * kPanel);
+    for (int64_t i = key; i < key + rows; ++i) {
+        S::store(state.p + i * kPanel, S::sub(S::load(state.p + i * kPanel), rise));
+    }
+}
+
+// The rare way from scores to weights, in memory, one vector of rows: see raise_reference.
+template <class Real>
+__attribute__((noinline)) void settle(const State<Real>& state, int64_t E, int64_t key,
+                                      int64_t rows) {
+    using S = Simd<Real>;
+    raise_reference(state, E, key, rows);
+    Vec<Real> sum = S::load(state.l_block);
+    for (int64_t i = key; i < key + rows; ++i) {
+        const Vec<Real> p = exp2<Real>(S::load(state.p + i * kPanel));
+        S::store(state.p + i * kPanel, p);
+        sum = S::add(sum, p);
+    }
+    S::store(state.l_block, sum);
+}
+
+// Softcap, bias and the reference, where the scores need more than the product gave.
+template <class Real, int Keys, int Vecs>
+__attribute__((noinline)) void adjust(const Panel& panel, const Real* bias, const Real* m,
+                                      Vec<Real> (&x)[Keys][Vecs]) {
+    using S = Simd<Real>;
+    for (int j = 0; j < Vecs; ++j) {
+        const Vec<Real> reference = S::load(m + j * S::kLanes);
+        const Vec<Real> shift =
+            S::select(S::equal(reference, S::set1(kLowest<Real>)), S::set1(0), reference);
+        for (int i = 0; i < Keys; ++i) {
+            Vec<Real> s = x[i][j];
+            if (panel.cap_factor != 0) s = S::mul(tanh<Real>(s), S::set1(Real(panel.cap_factor)));
+            if (bias) s = S::add(s, S::load(bias + i * kPanel + j * S::kLanes));
+            x[i][j] = S::sub(s, shift);
+        }
+    }
+}
+
+// Weights of the block's keys [key, key + Keys) for Vecs vectors of rows from `column` on, into P.
+// The accumulators start at minus the reference, so that the product comes out ready for exp2.
+template <class Real, int Keys, int Vecs>
+void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_t key,
+           int64_t column) {
+    using S = Simd<Real>;
+    constexpr int L = S::kLanes;
+    const State<Real> state(panel, column);
+    const Vec<Real> zero = S::set1(0), lowest = S::set1(kLowest<Real>);
+    const bool plain = panel.cap_factor == 0 && !block.bias;
+
+    Vec<Real> x[Keys][Vecs];
+    for (int j = 0; j < Vecs; ++j) {
+        const Vec<Real> m = S::load(state.m + j * L);
+        Vec<Real> start = zero;
+        if (plain) start = S::select(S::equal(m, lowest), zero, S::sub(zero, m));
+        for (int i = 0; i < Keys; ++i) x[i][j] = start;
+    }
+    multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
+                               static_cast<const Real*>(panel.qt) + column, x);
+    if (!plain) {
+        const Real* bias = static_cast<const Real*>(block.bias);
+        adjust<Real, Keys, Vecs>(panel, bias ? bias + key * kPanel + column : nullptr, state.m, x);
+    }
+    if (block.visible) {
+        for (int i = 0; i < Keys; ++i) {
+            const uint64_t seen = block.visible[key + i] >> column;
+            for (int j = 0; j < Vecs; ++j) {
+                x[i][j] = S::select(S::bits(seen >> (j * L)), x[i][j], lowest);
+            }
+        }
+    }
+
+    Vec<Real> top = lowest;  // max() keeps its second operand beside a NaN, so top is never one
+    for (int i = 0; i < Keys; ++i) {
+        for (int j = 0; j < Vecs; ++j) top = S::max(x[i][j], top);
+    }
+    if (__builtin_expect(!panel.all_seen || S::any(S::greater(top, S::set1(kSlack))), 0)) {
+        for (int i = 0; i < Keys; ++i) {
+            for (int j = 0; j < Vecs; ++j) S::store(state.p + (key + i) * kPanel + j * L, x[i][j]);
+        }
+        for (int j = 0; j < Vecs; ++j) {
+            settle(State<Real>(panel, column + j * L), panel.E, key, Keys);
+        }
+        return;
+    }
+    for (int j = 0; j < Vecs; ++j) {
+        Vec<Real> sum = S::load(state.l_block + j * L);
+        for (int i = 0; i < Keys; ++i) {
+            const Vec<Real> p = exp2<Real>(x[i][j]);
+            S::store(state.p + (key + i) * kPanel + j * L, p);
+            sum = S::add(sum, p);
+        }
+        S::store(state.l_block + j * L, sum);
+    }
+}
+
+template <class Real, int Vecs>
+void weigh_block(const Panel& panel, const Block& block, const Source<Real>& k, int64_t column) {
+    constexpr int Keys = Simd<Real>::kTileRows;
+    int64_t key = 0;
+    for (; key + Keys <= block.count; key += Keys) {
+        weigh<Real, Keys, Vecs>(panel, block, k, key, column);
+    }
+    for (; key < block.count; ++key) weigh<Real, 1, Vecs>(panel, block, k, key, column);
+}
+
+// O^T[e, rows] += sum over the block's keys of V[key, e] P[key, rows]. The block is summed on its
+// own and then added, so that rounding grows with the number of blocks, not of keys.
+template <class Real, int Columns, int Vecs>
+void mix_tile(const Panel& panel, const Source<Real>& v, int64_t count, int64_t e, int64_t column) {
+    using S = Simd<Real>;
+    const State<Real> state(panel, column);
+    Vec<Real> sum[Columns][Vecs];
+    for (auto& row : sum) {
+        for (auto& x : row) x = S::set1(0);
+    }
+    multiply<Real, Columns, Vecs>(v.data + e * v.col, v.col, v.row, count, state.p, sum);
+    for (int i = 0; i < Columns; ++i) {
+        for (int j = 0; j < Vecs; ++j) {
+            Real* o = state.ot + (e + i) * kPanel + j * S::kLanes;
+            S::store(o, S::add(S::load(o), sum[i][j]));
+        }
+    }
+}
+
+template <class Real, int Vecs>
+void mix_block(const Panel& panel, const Source<Real>& v, int64_t count, int64_t column) {
+    constexpr int Columns = Simd<Real>::kTileRows;
+    int64_t e = 0;
+    for (; e + Columns <= panel.E; e += Columns) {
+        mix_tile<Real, Columns, Vecs>(panel, v, count, e, column);
+    }
+    if constexpr (Columns > 3) {
+        for (; e + 2 <= panel.E; e += 2) mix_tile<Real, 2, Vecs>(panel, v, count, e, column);
+    }
+    for (; e < panel.E; ++e) mix_tile<Real, 1, Vecs>(panel, v, count, e, column);
+}
+
+// Where some rows must not see some keys, 0 * V is not 0 if V is NaN or infinite.
+template <class Real>
+bool all_finite(const Source<Real>& v, int64_t count, int64_t E) {
+    Real sum = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        for (int64_t e = 0; e < E; ++e) sum += v.data[i * v.row + e * v.col] * 0;
+    }
+    return sum == 0;
+}
+
+template <class Real>
+void mix_visible(const Panel& panel, const Block& block, const Source<Real>& v) {
+    using S = Simd<Real>;
+    for (int64_t column = 0; column < panel.rows; column += S::kLanes) {
+        const State<Real> state(panel, column);
+        for (int64_t e = 0; e < panel.E; ++e) {
+            Vec<Real> sum = S::load(state.ot + e * kPanel);
+            for (int64_t i = 0; i < block.count; ++i) {
+                const Vec<Real> value = S::set1(v.data[i * v.row + e * v.col]);
+                const Vec<Real> more = S::fma(value, S::load(state.p + i * kPanel), sum);
+                sum = S::select(S::bits(block.visible[i] >> column), more, sum);
+            }
+            S::store(state.ot + e * kPanel, sum);
+        }
+    }
+}
+
+// Calls f(column, number of vectors as a constant) until all rows of the panel are covered.
+template <class Real, class F>
+inline void for_columns(int64_t rows, F f) {
+    constexpr int L = Simd<Real>::kLanes, W = Simd<Real>::kTileVecs;
+    for (int64_t column = 0; column < rows; column += W * L) {
+        const int64_t left = (rows - column + L - 1) / L;
+        if (left >= 4) {
+            f.template operator()<4>(column);
+        } else if (left == 3) {
+            f.template operator()<3>(column);
+        } else if (left == 2) {
+            f.template operator()<2>(column);
+        } else {
+            f.template operator()<1>(column);
+        }
+    }
+}
+
+template <class Real>
+void attend(Panel& panel, const Block& block) {
+    using S = Simd<Real>;
+    const auto k =
+        source<Real>(panel.k, block.begin, block.count, panel.D, static_cast<Real*>(panel.k_rows));
+    const auto v =
+        source<Real>(panel.v, block.begin, block.count, panel.E, static_cast<Real*>(panel.v_rows));
+    const State<Real> state(panel, 0);
+    for (int64_t r = 0; r < kPanel; r += S::kLanes) S::store(state.l_block + r, S::set1(0));
+
+    for_columns<Real>(panel.rows, [&]<int Vecs>(int64_t column) {
+        weigh_block<Real, Vecs>(panel, block, k, column);
+    });
+    if (block.visible && !all_finite(v, block.count, panel.E)) {
+        mix_visible(panel, block, v);
+    } else {
+        for_columns<Real>(panel.rows, [&]<int Vecs>(int64_t column) {
+            mix_block<Real, Vecs>(panel, v, block.count, column);
+        });
+    }
+
+    bool all_seen = true;
+    for (int64_t r = 0; r < kPanel; r += S::kLanes) {
+        S::store(state.l + r, S::add(S::load(state.l + r), S::load(state.l_block + r)));
+        if (!panel.all_seen) {
+            all_seen &= !S::any(S::equal(S::load(state.m + r), S::set1(kLowest<Real>)));
+        }
+    }
+    panel.all_seen = all_seen;
+}
+
+template <class Real>
+void finish(Panel& panel, const Matrix& out) {
+    using S = Simd<Real>;
+    const State<Real> state(panel, 0);
+    for (int64_t r = 0; r < kPanel; r += S::kLanes) {
+        const Vec<Real> l = S::load(state.l + r), zero = S::set1(0);
+        S::store(state.l_block + r, S::select(S::equal(l, zero), zero, S::div(S::set1(1), l)));
+    }
+    transpose_out<Real>(state.ot, panel.rows, panel.E, state.l_block, out);
+}
+
+}  // namespace
+}  // namespace clearhead

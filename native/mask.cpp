@@ -1,0 +1,288 @@
+#include "mask.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace clearhead {
+namespace {
+
+using Runs = std::vector<Run>;
+
+// Appends keys up to `end`, joining equal neighbours and dropping empty stretches.
+void extend(Runs& runs, int64_t end, Seen seen, int64_t S) {
+    end = std::min(end, S);
+    if (end <= (runs.empty() ? 0 : runs.back().end)) return;
+    if (!runs.empty() && runs.back().seen == seen) {
+        runs.back().end = end;
+    } else {
+        runs.push_back({end, seen});
+    }
+}
+
+Seen both(Seen a, Seen b) {
+    return std::min(a, b);
+}
+Seen either(Seen a, Seen b) {
+    return std::max(a, b);
+}
+Seen negation(Seen a) {
+    return a == Seen::none ? Seen::all : a == Seen::all ? Seen::none : Seen::some;
+}
+
+template <class Join>
+void join(const Runs& a, const Runs& b, int64_t S, Runs& out, Join join) {
+    out.clear();
+    for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+        const int64_t end = std::min(a[i].end, b[j].end);
+        extend(out, end, join(a[i].seen, b[j].seen), S);
+        i += a[i].end == end;
+        j += b[j].end == end;
+    }
+}
+
+// lo <= s <= hi for the rows whose limits run from (lo_min, hi_min) to (lo_max, hi_max).
+void band_runs(int64_t lo_min, int64_t lo_max, int64_t hi_min, int64_t hi_max, int64_t S,
+               Runs& runs) {
+    extend(runs, lo_min, Seen::none, S);
+    if (lo_max <= hi_min) {
+        extend(runs, lo_max, Seen::some, S);
+        extend(runs, hi_min + 1, Seen::all, S);
+    }
+    extend(runs, hi_max + 1, Seen::some, S);
+    extend(runs, S, Seen::none, S);
+}
+
+// Limits such as "no limit to the left" are +-2^62: adding a row index must not overflow.
+int64_t clamp(int64_t x, int64_t S) {
+    return std::clamp<int64_t>(x, -1, S);
+}
+
+uint64_t rows_mask(int64_t rows) {
+    return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
+}
+
+// Bits r in [from, to).
+uint64_t bit_range(int64_t from, int64_t to) {
+    from = std::clamp<int64_t>(from, 0, 64);
+    to = std::clamp<int64_t>(to, 0, 64);
+    return from >= to ? 0 : rows_mask(to) & ~rows_mask(from);
+}
+
+const int64_t* integers(const Array& a) {
+    return static_cast<const int64_t*>(a.data);
+}
+const uint8_t* booleans(const Array& a) {
+    return static_cast<const uint8_t*>(a.data);
+}
+
+// In place: bit r of word i becomes bit i of word r (recursive swap of halves, quarters, ...).
+void transpose_bits(uint64_t* x) {
+    uint64_t low = 0x00000000ffffffffu;
+    for (int half = 32; half; half >>= 1, low ^= low << half) {
+        for (int i = 0; i < 64; i = ((i | half) + 1) & ~half) {
+            const uint64_t swap = ((x[i] >> half) ^ x[i | half]) & low;
+            x[i] ^= swap << half;
+            x[i | half] ^= swap;
+        }
+    }
+}
+
+// Eight booleans, one a byte, to eight bits: the multiplication moves bit 8i to bit 56 + i.
+uint64_t pack8(const uint8_t* p) {
+    uint64_t x;
+    __builtin_memcpy(&x, p, 8);
+    return ((x & 0x0101010101010101u) * 0x0102040810204080u) >> 56;
+}
+
+void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,
+                uint64_t* bits) {
+    for (int64_t s = 0; s < count; s += 64) {
+        const int64_t n = std::min<int64_t>(64, count - s);
+        uint64_t square[64] = {};
+        for (int64_t r = 0; r < rows; ++r) {
+            const uint8_t* p = data + r * row + s * col;
+            uint64_t word = 0;
+            int64_t i = 0;
+            if (col == 1) {
+                for (; i + 8 <= n; i += 8) word |= pack8(p + i) << i;
+            }
+            for (; i < n; ++i) word |= uint64_t{p[i * col] != 0} << i;
+            square[r] = word;
+        }
+        transpose_bits(square);
+        std::copy_n(square, n, bits + s);
+    }
+}
+
+}  // namespace
+
+Mask::Mask(std::vector<MaskOp> program, int64_t lead_rank, int64_t S)
+    : program_(std::move(program)), lead_rank_(lead_rank), S_(S) {
+    stack_.resize(program_.size() + 1);
+    tile_.assign(program_.size(), std::vector<uint64_t>(kBlock));
+}
+
+int64_t Mask::lead_offset(const Array& a, const Place& at) const {
+    int64_t offset = 0;
+    for (int64_t i = 0; i < lead_rank_; ++i) offset += at.lead[i] * a.lead[i];
+    return offset;
+}
+
+void Mask::primitive_runs(const MaskOp& op, const Place& at, Runs& runs) const {
+    const int64_t first = at.t0, last = at.t0 + at.rows - 1;
+    switch (op.kind) {
+        case MaskKind::band:
+            return band_runs(clamp(first + op.a, S_), clamp(last + op.a, S_),
+                             clamp(first + op.b, S_), clamp(last + op.b, S_), S_, runs);
+        case MaskKind::first_keys:
+            extend(runs, op.a, Seen::all, S_);
+            break;
+        case MaskKind::prefix:
+            if (first + op.b < op.a) {
+                extend(runs, op.a, last + op.b < op.a ? Seen::all : Seen::some, S_);
+            }
+            break;
+        case MaskKind::lengths:
+            extend(runs, integers(op.array)[lead_offset(op.array, at)], Seen::all, S_);
+            break;
+        case MaskKind::documents: {
+            const int64_t* query = integers(op.array) + lead_offset(op.array, at);
+            const int64_t* key = integers(op.other) + lead_offset(op.other, at);
+            int64_t low = query[first * op.array.row], high = low;
+            for (int64_t t = first + 1; t <= last; ++t) {
+                low = std::min(low, query[t * op.array.row]);
+                high = std::max(high, query[t * op.array.row]);
+            }
+            for (int64_t s = 0; s < S_; ++s) {
+                const int64_t id = key[s * op.other.row];
+                const bool within = low <= id && id <= high;
+                extend(runs, s + 1,
+                       !within       ? Seen::none
+                       : low == high ? Seen::all
+                                     : Seen::some,
+                       S_);
+            }
+            return;
+        }
+        case MaskKind::pattern:
+            for (int64_t s = 0; s < S_; s += op.a) {
+                bool all = true, any = false;
+                for (int64_t t = first / op.a; t <= last / op.a; ++t) {
+                    const bool seen =
+                        booleans(op.array)[t * op.array.row + s / op.a * op.array.col];
+                    all &= seen;
+                    any |= seen;
+                }
+                extend(runs, s + op.a, all ? Seen::all : any ? Seen::some : Seen::none, S_);
+            }
+            return;
+        case MaskKind::dilated:
+            return extend(runs, S_, op.a == 1 ? Seen::all : Seen::some, S_);
+        default:
+            return extend(runs, S_, Seen::some, S_);
+    }
+    extend(runs, S_, Seen::none, S_);
+}
+
+const Runs& Mask::runs(const Place& at) {
+    size_t top = 0;  // one above the last operand; stack_[top] is free
+    for (const MaskOp& op : program_) {
+        switch (op.kind) {
+            case MaskKind::both:
+            case MaskKind::either:
+                --top;
+                join(stack_[top - 1], stack_[top], S_, stack_.back(),
+                     op.kind == MaskKind::both ? both : either);
+                stack_[top - 1].swap(stack_.back());
+                break;
+            case MaskKind::negation:
+                for (Run& run : stack_[top - 1]) run.seen = negation(run.seen);
+                break;
+            default:
+                stack_[top].clear();
+                primitive_runs(op, at, stack_[top++]);
+        }
+    }
+    return stack_[0];
+}
+
+void Mask::primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t count,
+                          uint64_t* bits) const {
+    const uint64_t rows = rows_mask(at.rows);
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t s = s0 + i;
+        switch (op.kind) {
+            case MaskKind::band:  // s - b <= t <= s - a
+                bits[i] = bit_range(s - op.b - at.t0, s - op.a - at.t0 + 1);
+                break;
+            case MaskKind::first_keys:
+                bits[i] = s < op.a ? rows : 0;
+                break;
+            case MaskKind::prefix:
+                bits[i] = s < op.a ? bit_range(0, op.a - op.b - at.t0) : 0;
+                break;
+            case MaskKind::lengths:
+                bits[i] = s < integers(op.array)[lead_offset(op.array, at)] ? rows : 0;
+                break;
+            case MaskKind::documents: {
+                const int64_t* query =
+                    integers(op.array) + lead_offset(op.array, at) + at.t0 * op.array.row;
+                const int64_t id = integers(op.other)[lead_offset(op.other, at) + s * op.other.row];
+                uint64_t word = 0;
+                for (int64_t r = 0; r < at.rows; ++r) {
+                    word |= uint64_t{query[r * op.array.row] == id} << r;
+                }
+                bits[i] = word;
+                break;
+            }
+            case MaskKind::dilated: {
+                uint64_t word = 0;
+                int64_t r = (s - op.b - at.t0) % op.a;  // the first row with t + b = s (mod a)
+                for (r = r < 0 ? r + op.a : r; r < at.rows; r += op.a) word |= uint64_t{1} << r;
+                bits[i] = word;
+                break;
+            }
+            case MaskKind::pattern: {
+                uint64_t word = 0;
+                for (int64_t r = 0; r < at.rows; ++r) {
+                    const int64_t cell =
+                        (at.t0 + r) / op.a * op.array.row + s / op.a * op.array.col;
+                    word |= uint64_t{booleans(op.array)[cell] != 0} << r;
+                }
+                bits[i] = word;
+                break;
+            }
+            default:
+                break;
+        }
+    }
+    if (op.kind == MaskKind::array) {
+        const Array& a = op.array;
+        const int64_t start = lead_offset(a, at) + at.head * a.head + at.t0 * a.row + s0 * a.col;
+        array_bits(booleans(a) + start, a.row, a.col, at.rows, count, bits);
+    }
+}
+
+void Mask::bits(const Place& at, int64_t s0, int64_t count, uint64_t* bits) {
+    size_t top = 0;
+    for (const MaskOp& op : program_) {
+        switch (op.kind) {
+            case MaskKind::both:
+                --top;
+                for (int64_t i = 0; i < count; ++i) tile_[top - 1][i] &= tile_[top][i];
+                break;
+            case MaskKind::either:
+                --top;
+                for (int64_t i = 0; i < count; ++i) tile_[top - 1][i] |= tile_[top][i];
+                break;
+            case MaskKind::negation:
+                for (int64_t i = 0; i < count; ++i) tile_[top - 1][i] = ~tile_[top - 1][i];
+                break;
+            default:
+                primitive_bits(op, at, s0, count, tile_[top++].data());
+        }
+    }
+    std::copy_n(tile_[0].data(), count, bits);
+}
+
+}  // namespace clearhead

@@ -1,0 +1,69 @@
+// One call of attention as the driver sees it: arrays with their strides, and the options.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace clearhead {
+
+constexpr int kMaxLead = 16;  // leading (batch) dimensions; NumPy has at most 64 in all
+
+// An array seen as (lead..., H, row, col); strides in elements, 0 where it is broadcast.
+struct Array {
+    const void* data = nullptr;
+    DType dtype = DType::f32;
+    int64_t lead[kMaxLead] = {};
+    int64_t head = 0, row = 0, col = 0;
+
+    explicit operator bool() const { return data != nullptr; }
+};
+
+int64_t bytes(DType dtype);
+const char* advance(const void* data, DType dtype, int64_t elements);
+double read(const void* data, DType dtype, int64_t at);
+
+// Which batch, head and query rows a piece of work is about.
+struct Place {
+    int64_t lead[kMaxLead];
+    int64_t batch, head, t0, rows;
+};
+
+// What a bias adds to the score of query t and key s, in nats. The position of query t is
+// t + S - T, as everywhere.
+enum class BiasKind : int32_t {
+    none,
+    array,     // bias[..., h, t, s]
+    alibi,     // -slope[h] * |position - s|
+    distance,  // table[h, clamp(position - s, -reach, last - reach)]
+};
+
+struct Bias {
+    BiasKind kind = BiasKind::none;
+    Array array;
+    int64_t reach = 0, last = 0;
+};
+
+class Mask;
+
+struct Problem {
+    std::vector<int64_t> lead;  // shape of the leading dimensions
+    int64_t H = 1, G = 1, T = 0, S = 0, D = 0, E = 0;
+    Array q, k, v, out, lse;  // lse: [lead..., H, T], no array: not wanted
+    Array sink;               // [..., H]
+    Bias bias;
+    const Mask* mask = nullptr;
+    double scale = 1;
+    double softcap = 0;  // 0: none
+
+    int64_t batches() const {
+        int64_t n = 1;
+        for (const int64_t size : lead) n *= size;
+        return n;
+    }
+    Place place(int64_t batch, int64_t head, int64_t t0) const;
+    int64_t offset(const Array& a, const Place& at, int64_t head) const;
+};
+
+}  // namespace clearhead
