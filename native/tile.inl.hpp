@@ -19,6 +19,8 @@ inline __attribute__((always_inline)) void multiply(const Real* a, int64_t outer
     using S = Simd<Real>;
     const Real* row[Rows];
     for (int i = 0; i < Rows; ++i) row[i] = a + i * outer;
+    // Four steps a turn: the branch predictor then sees the end of a loop over D = 64 coming.
+#pragma GCC unroll 4
     for (int64_t n = 0; n < count; ++n) {
         Vec<Real> x[Vecs];
         for (int j = 0; j < Vecs; ++j) x[j] = S::load(panel + n * kPanel + j * S::kLanes);
