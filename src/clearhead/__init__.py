@@ -14,31 +14,86 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .ops import AttentionWithLse, attention, attention_with_lse
+    from .biases import Bias, alibi, relative_bias
+    from .masks import (
+        Mask,
+        allowed,
+        blocks,
+        causal,
+        dilated,
+        documents,
+        first_keys,
+        lengths,
+        prefix,
+        window,
+    )
+    from .ops import (
+        AttentionWithLse,
+        attention,
+        attention_with_lse,
+        available_isas,
+        isa,
+        num_threads,
+        set_num_threads,
+    )
     from .worked.learn import Lesson, learn
     from .worked.vectors import Vectors, read_vectors
 
 # Where each public name lives. A name is imported when it is first asked for (PEP 562).
 _HOME = {
     "AttentionWithLse": "ops",
+    "Bias": "biases",
     "Lesson": "worked.learn",
+    "Mask": "masks",
     "Vectors": "worked.vectors",
+    "alibi": "biases",
+    "allowed": "masks",
     "attention": "ops",
     "attention_with_lse": "ops",
+    "available_isas": "ops",
+    "blocks": "masks",
+    "causal": "masks",
+    "dilated": "masks",
+    "documents": "masks",
+    "first_keys": "masks",
+    "isa": "ops",
     "learn": "worked.learn",
+    "lengths": "masks",
+    "num_threads": "ops",
+    "prefix": "masks",
     "read_vectors": "worked.vectors",
+    "relative_bias": "biases",
+    "set_num_threads": "ops",
+    "window": "masks",
 }
 
 __version__ = "0.1.0"
 __all__ = [
     "AttentionWithLse",
+    "Bias",
     "Lesson",
+    "Mask",
     "Vectors",
     "__version__",
+    "alibi",
+    "allowed",
     "attention",
     "attention_with_lse",
+    "available_isas",
+    "blocks",
+    "causal",
+    "dilated",
+    "documents",
+    "first_keys",
+    "isa",
     "learn",
+    "lengths",
+    "num_threads",
+    "prefix",
     "read_vectors",
+    "relative_bias",
+    "set_num_threads",
+    "window",
 ]
 
 

@@ -42,8 +42,8 @@ _FAR = 2**62
 class Mask:
     """A rule that says which keys a query may attend to; the functions of this module make them.
 
-    `a & b` allows what both allow, `a | b` what either allows, `~a` what a does not. Masks are equal
-    when they were built alike, and hash accordingly; `repr(mask)` reads like what was written.
+    `a & b` allows what both allow, `a | b` what either allows, `~a` what a does not. Masks are
+    equal when they were built alike, and hash accordingly; `repr(mask)` reads like the source.
 
     >>> causal() & (window(left=2) | first_keys(1))
     causal() & (window(left=2, right=None) | first_keys(1))
@@ -110,14 +110,16 @@ class Mask:
         raise NotImplementedError
 
     def _seen(self, t: Ints, s: Ints, T: int, S: int) -> Bools:
-        """The meaning: booleans that broadcast to (..., rows, keys); t is (rows, 1), s (1, keys)."""
+        """The meaning: booleans broadcastable to (..., rows, keys); t (rows, 1), s (1, keys)."""
         raise NotImplementedError
 
     def lower(self, T: int, S: int) -> list[Step]:
         """The program for T queries and S keys, in postfix order."""
         raise NotImplementedError
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         """Raises ValueError where an array inside does not fit (*lead, H, T, S)."""
 
 
@@ -143,7 +145,9 @@ class _Joined(Mask):
         word = "and" if self.sign == "&" else "or"
         return [*self.a.lower(T, S), *self.b.lower(T, S), (word, 0, 0, None, None)]
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         self.a.check(T, S, lead, H)
         self.b.check(T, S, lead, H)
 
@@ -164,7 +168,9 @@ class _Inverted(Mask):
     def lower(self, T: int, S: int) -> list[Step]:
         return [*self.a.lower(T, S), ("not", 0, 0, None, None)]
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         self.a.check(T, S, lead, H)
 
 
@@ -262,7 +268,9 @@ class _Lengths(Mask):
     def lower(self, T: int, S: int) -> list[Step]:
         return [("lengths", 0, 0, self.n, None)]
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         if lead is not None:
             _fits("mask: lengths(n_per_batch): n_per_batch", self.n.shape, lead, "(...)")
 
@@ -296,7 +304,9 @@ class _Documents(Mask):
         queries, keys = self._ids(T, S)
         return [("documents", 0, 0, queries, keys)]
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         name = "mask: documents(query_ids, key_ids)"
         if self.keys is None and (self.queries.shape[-1] != S or T > S):
             raise ValueError(
@@ -327,7 +337,9 @@ class _Blocks(Mask):
     def lower(self, T: int, S: int) -> list[Step]:
         return [("pattern", self.block, 0, self.pattern, None)]
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         want = (-(-T // self.block), -(-S // self.block))
         if self.pattern.shape != want:
             raise ValueError(
@@ -353,7 +365,9 @@ class _Allowed(Mask):
     def lower(self, T: int, S: int) -> list[Step]:
         return [("array", 0, 0, self.array, None)]
 
-    def check(self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None) -> None:
+    def check(
+        self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
+    ) -> None:
         outer = self.array.shape[:-2] if lead is None or H is None else (*lead, H)
         _fits("mask", self.array.shape, (*outer, T, S), "(..., H, T, S)")
 

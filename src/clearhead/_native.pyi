@@ -1,0 +1,32 @@
+"""The native core, built from native/bind.cpp. tests/test_surface.py holds this file against it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# (kind, a, b, array, other): MaskKind in native/mask.hpp.
+MaskStep = tuple[str, int, int, Array | None, Array | None]
+
+# (kind, array, reach): BiasKind in native/problem.hpp.
+BiasRule = tuple[str, Array, int]
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array | None,
+    mask: Sequence[MaskStep] | None,
+    bias: BiasRule | None,
+    sink: Array | None,
+    scale: float,
+    softcap: float,
+) -> None: ...
+def isa() -> str: ...
+def available_isas() -> list[str]: ...
+def choose_isa(name: str) -> None: ...
+def num_threads() -> int: ...
+def set_num_threads(count: int) -> None: ...
