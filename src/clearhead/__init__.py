@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         num_threads,
         set_num_threads,
     )
+    from .worked import why
     from .worked.learn import Lesson, learn
     from .worked.vectors import Vectors, read_vectors
 
@@ -64,6 +65,7 @@ _HOME = {
     "read_vectors": "worked.vectors",
     "relative_bias": "biases",
     "set_num_threads": "ops",
+    "why": "worked",
     "window": "masks",
 }
 
@@ -93,6 +95,7 @@ __all__ = [
     "read_vectors",
     "relative_bias",
     "set_num_threads",
+    "why",
     "window",
 ]
 

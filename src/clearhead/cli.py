@@ -87,6 +87,20 @@ def _learn(
         print(path)
 
 
+@app.command("why")
+def _why(
+    name: Annotated[
+        str | None, typer.Argument(help="scale, saturation, mask, heads or tiling; default: all.")
+    ] = None,
+    figures: Annotated[Path | None, typer.Option(help="Folder for the PNG and SVG.")] = None,
+) -> None:
+    """Experiments that show why attention is built as it is."""
+    from .worked.why import run
+
+    for evidence, written in run(name, figures):
+        print(evidence, *written, sep="\n", end="\n\n")
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; bad input is one sentence on stderr and code 2.
 
