@@ -36,7 +36,7 @@ enum class BiasKind : int32_t {
     none,
     array,     // bias[..., h, t, s]
     alibi,     // -slope[h] * |position - s|
-    distance,  // table[h, clamp(position - s, -reach, last - reach)]
+    distance,  // table[h, clamp(position - s + reach, 0, last)]
 };
 
 struct Bias {
@@ -57,13 +57,12 @@ struct Problem {
     double scale = 1;
     double softcap = 0;  // 0: none
 
-    int64_t batches() const {
-        int64_t n = 1;
-        for (const int64_t size : lead) n *= size;
-        return n;
-    }
+    int64_t batches() const;
+    int64_t panels() const { return (T + kPanel - 1) / kPanel; }
     Place place(int64_t batch, int64_t head, int64_t t0) const;
     int64_t offset(const Array& a, const Place& at, int64_t head) const;
+    double q_factor() const;                // scale * log2(e), or scale / softcap
+    double sink_at(const Place& at) const;  // in nats; -inf: none
 };
 
 }  // namespace clearhead

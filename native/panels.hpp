@@ -1,0 +1,114 @@
+// What every pass over a problem shares: one worker's scratch, and the walk over the blocks of keys
+// that a panel of queries may see.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "mask.hpp"
+#include "problem.hpp"
+
+namespace clearhead {
+
+// Aligned memory for a worker, cut into pieces. Allocated before the work starts: once it runs,
+// nothing can fail.
+template <class Real>
+class Scratch {
+  public:
+    explicit Scratch(std::initializer_list<int64_t> sizes) {
+        int64_t total = 0;
+        for (const int64_t size : sizes) total += aligned(size);
+        memory_.reset(static_cast<Real*>(std::aligned_alloc(64, (total + 16) * sizeof(Real))));
+        if (!memory_) throw std::bad_alloc();
+        next_ = memory_.get();
+    }
+    Real* take(int64_t size) { return std::exchange(next_, next_ + aligned(size)); }
+
+  private:
+    static int64_t aligned(int64_t n) {
+        constexpr int64_t unit = 64 / sizeof(Real);
+        return (n + unit - 1) / unit * unit;
+    }
+    std::unique_ptr<Real, decltype([](Real* p) { std::free(p); })> memory_;
+    Real* next_;
+};
+
+// The mask and bias of one worker, laid out for the block at hand.
+template <class Real>
+struct Veil {
+    std::optional<Mask> mask;
+    std::vector<Real> bias;
+    std::vector<uint64_t> visible;
+
+    explicit Veil(const Problem& p) : visible(kBlock) {
+        if (p.mask) mask = *p.mask;
+        if (p.bias.kind != BiasKind::none) bias.resize(kBlock * kPanel);
+    }
+};
+
+inline uint64_t first_bits(int64_t n) {
+    return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1;
+}
+
+Matrix matrix(const Problem& p, const Array& a, const Place& at, int64_t head, int64_t row);
+
+// The bias of score (t, s), in nats.
+double bias_at(const Problem& p, const Place& at, int64_t t, int64_t s);
+
+// Lays out mask bits and biases of keys [begin, begin + count) for the rows of `at`; a bias of -inf
+// hides its key as a mask does. Returns whether some row sees some key.
+template <class Real>
+bool lay_out(const Problem& p, const Place& at, int64_t begin, int64_t count, Seen seen,
+             Veil<Real>& veil, Block& block) {
+    const uint64_t rows = first_bits(at.rows);
+    block = {begin, count, nullptr, nullptr};
+    if (seen == Seen::all && p.bias.kind == BiasKind::none) return true;
+    if (seen == Seen::some) {
+        veil.mask->bits(at, begin, count, veil.visible.data());
+    } else {
+        std::fill_n(veil.visible.begin(), count, rows);
+    }
+    if (p.bias.kind != BiasKind::none) {
+        for (int64_t i = 0; i < count; ++i) {
+            for (int64_t r = 0; r < at.rows; ++r) {
+                const double x = bias_at(p, at, at.t0 + r, begin + i) * kLog2e;
+                veil.bias[i * kPanel + r] = static_cast<Real>(x);
+                if (x == -INFINITY) veil.visible[i] &= ~(uint64_t{1} << r);
+            }
+        }
+        block.bias = veil.bias.data();
+    }
+    uint64_t every = rows, some = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        every &= veil.visible[i];
+        some |= veil.visible[i] & rows;
+    }
+    if (every != rows) block.visible = veil.visible.data();
+    return some != 0;
+}
+
+// Calls f(block) for every block of keys that some row of `at` sees, in order.
+template <class Real, class F>
+void for_blocks(const Problem& p, const Place& at, Veil<Real>& veil, F f) {
+    int64_t begin = 0;
+    Block block;
+    const auto walk = [&](int64_t end, Seen seen) {
+        for (; seen != Seen::none && begin < end; begin += kBlock) {
+            if (lay_out(p, at, begin, std::min(kBlock, end - begin), seen, veil, block)) f(block);
+        }
+        begin = end;
+    };
+    if (veil.mask) {
+        for (const Run& run : veil.mask->runs(at)) walk(run.end, run.seen);
+    } else {
+        walk(p.S, Seen::all);
+    }
+}
+
+}  // namespace clearhead

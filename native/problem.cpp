@@ -1,0 +1,95 @@
+#include "problem.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "panels.hpp"
+
+namespace clearhead {
+
+int64_t bytes(DType dtype) {
+    return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2;
+}
+
+const char* advance(const void* data, DType dtype, int64_t elements) {
+    return static_cast<const char*>(data) + elements * bytes(dtype);
+}
+
+double read(const void* data, DType dtype, int64_t at) {
+    switch (dtype) {
+        case DType::f64:
+            return static_cast<const double*>(data)[at];
+        case DType::f32:
+            return static_cast<const float*>(data)[at];
+        case DType::bf16: {
+            const uint32_t bits = static_cast<const uint16_t*>(data)[at];
+            return __builtin_bit_cast(float, bits << 16);
+        }
+        case DType::f16: {
+            const uint16_t h = static_cast<const uint16_t*>(data)[at];
+            const int exponent = h >> 10 & 31, fraction = h & 1023;
+            const double sign = h & 0x8000 ? -1 : 1;
+            if (exponent == 31) return fraction ? NAN : sign * INFINITY;
+            if (exponent == 0) return sign * std::ldexp(fraction, -24);
+            return sign * std::ldexp(1024 + fraction, exponent - 25);
+        }
+    }
+    return 0;
+}
+
+int64_t Problem::batches() const {
+    int64_t n = 1;
+    for (const int64_t size : lead) n *= size;
+    return n;
+}
+
+Place Problem::place(int64_t batch, int64_t head, int64_t t0) const {
+    Place at = {};
+    at.batch = batch;
+    at.head = head;
+    at.t0 = t0;
+    at.rows = std::min(kPanel, T - t0);
+    for (size_t i = lead.size(); i-- > 0; batch /= lead[i]) at.lead[i] = batch % lead[i];
+    return at;
+}
+
+int64_t Problem::offset(const Array& a, const Place& at, int64_t head) const {
+    int64_t offset = head * a.head;
+    for (size_t i = 0; i < lead.size(); ++i) offset += at.lead[i] * a.lead[i];
+    return offset;
+}
+
+double Problem::q_factor() const {
+    return softcap != 0 ? scale / softcap : scale * kLog2e;
+}
+
+double Problem::sink_at(const Place& at) const {
+    return sink ? read(sink.data, sink.dtype, offset(sink, at, at.head)) : -INFINITY;
+}
+
+Matrix matrix(const Problem& p, const Array& a, const Place& at, int64_t head, int64_t row) {
+    const int64_t start = p.offset(a, at, head) + row * a.row;
+    return {advance(a.data, a.dtype, start), a.row, a.col, a.dtype};
+}
+
+double bias_at(const Problem& p, const Place& at, int64_t t, int64_t s) {
+    const Bias& bias = p.bias;
+    const Array& a = bias.array;
+    const int64_t start = p.offset(a, at, at.head), distance = t + p.S - p.T - s;
+    switch (bias.kind) {
+        case BiasKind::array:
+            return read(a.data, a.dtype, start + t * a.row + s * a.col);
+        case BiasKind::alibi:
+            return -read(a.data, a.dtype, start) * static_cast<double>(std::abs(distance));
+        case BiasKind::distance: {
+            const int64_t entry = std::clamp(distance + bias.reach, int64_t{0}, bias.last);
+            return read(a.data, a.dtype, start + entry * a.col);
+        }
+        case BiasKind::none:
+            break;
+    }
+    return 0;
+}
+
+}  // namespace clearhead
