@@ -13,7 +13,6 @@ import typer
 
 app = typer.Typer(
     name="clearhead",
-    help="Attention you can see through, at the speed of the machine.",
     invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -46,6 +45,72 @@ def _root(
     """
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+@app.command("map")
+def _map(
+    given: Annotated[
+        str,
+        typer.Argument(metavar="TEXT|FILE|-", help="A text, a file, a saved run, or - for stdin."),
+    ],
+    layer: Annotated[int | None, typer.Option(help="Only this layer, from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head of --layer, from 0.")] = None,
+    word: Annotated[str | None, typer.Option(help="One word: what it reads, who reads it.")] = None,
+    special: Annotated[
+        bool, typer.Option("--special", help="Rank [CLS] and the like too.")
+    ] = False,
+    include_self: Annotated[
+        bool, typer.Option("--self", help="Rank what a word reads of itself too.")
+    ] = False,
+    raw_tokens: Annotated[
+        bool, typer.Option("--raw-tokens", help="The tokenizer's pieces instead of words.")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="How many links: 12 shown, 1000 in --json and --csv.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A checkpoint folder or a name; see clearhead models.")
+    ] = None,
+    window: Annotated[
+        bool, typer.Option("--window", help="Read a long text in overlapping windows.")
+    ] = False,
+    cut: Annotated[bool, typer.Option("--cut", help="Cut a long text, and say so.")] = False,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a page to look at.")
+    ] = None,
+    png: Annotated[str | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
+    json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the links.")] = None,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write them as a table.")] = None,
+    npz: Annotated[str | None, typer.Option(metavar="FILE", help="Write every weight.")] = None,
+    save: Annotated[str | None, typer.Option(metavar="FILE", help="Save the run.")] = None,
+) -> None:
+    """What every head of a model read in a text: the strongest links between its words.
+
+    clearhead map "The animal crossed the road because it was tired."
+
+    clearhead map notes.txt --word it --html map.html
+
+    clearhead map notes.txt --layer 5 --head 11 --png head.png --json - > links.json
+    """
+    from rich.console import Console
+
+    from . import map_command as command
+    from .viewer import ranking
+
+    asked = dict(html=html, png=png, json=json, csv=csv, npz=npz, save=save)
+    files = {option: path for option, path in asked.items() if path is not None}
+    command.check_files(files, given)
+    run = command.read_run(given, model=model, window=window, cut=cut)
+    heads = command.choose_heads(run, layer, head)
+    units = (ranking.pieces if raw_tokens else ranking.words)(run, special=special)
+    page = command.page(
+        run, units, heads, word=word, include_self=include_self, raw_tokens=raw_tokens, top=top
+    )
+    command.write_files(
+        run, files, units, heads, include_self=include_self, raw_tokens=raw_tokens, top=top
+    )
+    if "-" not in files.values():
+        Console(highlight=False, soft_wrap=True).print(page, end="")
 
 
 @app.command("learn")

@@ -1,0 +1,150 @@
+"""Heads as pictures, with matplotlib: one head on axes, or all heads of a run as small multiples.
+
+Labels are in the user's own script where an installed font has it, and `U+6771` where none has, so
+that no label is a row of boxes. (matplotlib before 3.11 draws letters one by one: Arabic letters
+are then neither joined nor put from right to left.)
+"""
+
+import os
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from .fonts import drawable
+from .labels import visible
+from .outputs import replacing
+from .ranking import Float, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+NAMED_TOKENS = 64  # on an axis; with more, only every second, third ... token has its name
+_THUMBNAIL = 96  # pixels a side; a longer text keeps the largest weight of each square
+_COLOURS = ("#fdfcf9", "#d9e6fa", "#94b9ef", "#4a82d8", "#2450a8", "#0f2260")
+
+
+def heat_map(
+    run: Run, layer: int, head: int, ax: "Axes | None" = None, *, raw: bool = False
+) -> "Axes":
+    """Draw the weights of one head, queries down and keys across, and return the axes.
+
+    ax      where to draw; by default the axes of a new pyplot figure, sized to the tokens
+    raw     label with the tokenizer's pieces instead of the user's characters
+
+    The colour goes from 0 to the largest weight of the head, as the colour bar says.
+    Raises  ValueError: no such layer or head.
+
+    >>> run.plot(layer=5, head=11).get_title()
+    'all-MiniLM-L6-v2, layer 5, head 11'
+    """
+    for name, at, count in (("layer", layer, run.num_layers), ("head", head, run.num_heads)):
+        if not 0 <= at < count:
+            raise ValueError(f"{name}: {at} is not in this model; it has 0 to {count - 1}")
+    if ax is None:
+        from matplotlib import pyplot
+
+        ax = pyplot.figure(figsize=_size(run), layout="constrained").add_subplot()
+    weights = np.asarray(run.map(layer)[head, :, :])
+    image = ax.imshow(weights, cmap=_colour_map(), vmin=0, vmax=weights.max())
+    ax.figure.colorbar(image, ax=ax, shrink=0.6, label="weight")
+    _name_tokens(ax, [token.raw if raw else token.text for token in run.tokens])
+    ax.set_ylabel("reads")
+    ax.set_xlabel("is read")
+    title, families = drawable([f"{run.model}, layer {layer}, head {head}"])
+    ax.set_title(title[0], fontfamily=families, parse_math=False)
+    return ax
+
+
+def write_png(
+    run: Run,
+    path: str | os.PathLike[str],
+    layer: int | None = None,
+    head: int | None = None,
+    *,
+    raw: bool = False,
+) -> None:
+    """Write one head, or all of them if `layer` and `head` are None, as a PNG; whole or not at all.
+
+    Raises  ValueError: no such layer or head, or only one of the two. OSError: cannot be written.
+    """
+    with replacing(path, binary=True) as out:
+        draw_png(run, out, layer, head, raw=raw)
+
+
+def draw_png(
+    run: Run, out: IO[bytes], layer: int | None, head: int | None, *, raw: bool = False
+) -> None:
+    """As `write_png`, into an open file."""
+    from matplotlib.figure import Figure
+
+    if layer is not None and head is not None:
+        figure = Figure(figsize=_size(run), layout="constrained")
+        heat_map(run, layer, head, figure.add_subplot(), raw=raw)
+    elif layer is None and head is None:
+        figure = all_heads(run)
+    else:
+        raise ValueError("layer, head: only one of them is given; it takes both, or neither")
+    figure.savefig(out, format="png", dpi=150)
+
+
+def all_heads(run: Run) -> "Figure":
+    """Every head as a small picture, layers down and heads across, all on one scale from 0 to 1.
+
+    The colour follows the square root of the weight, which keeps small weights in sight.
+    """
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
+    rows, columns = run.num_layers, run.num_heads
+    figure = Figure(figsize=(0.9 * columns + 1.6, 0.9 * rows + 0.9), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    scale = PowerNorm(0.5, vmin=0, vmax=1)
+    for (layer, head), axes in np.ndenumerate(grid):
+        image = axes.imshow(_thumbnail(run, layer, head), cmap=_colour_map(), norm=scale)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color("#d0ccc2")
+        if head == 0:
+            axes.set_ylabel(f"layer {layer}", rotation=0, ha="right", va="center", fontsize=8)
+        if layer == 0:
+            axes.set_title(f"head {head}", fontsize=8)
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=30, ticks=[0, 0.05, 0.2, 0.5, 1])
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label("weight", fontsize=8)
+    line = visible(" ".join(run.text.split()))
+    lines, families = drawable([line if len(line) <= 90 else line[:89] + "…", run.model])
+    figure.suptitle("\n".join(lines), fontsize=9, fontfamily=families, parse_math=False)
+    return figure
+
+
+def _thumbnail(run: Run, layer: int, head: int) -> Float:
+    weights = np.asarray(run.map(layer)[head, :, :])
+    edges = np.arange(0, len(weights), -(-len(weights) // _THUMBNAIL))
+    return np.asarray(np.maximum.reduceat(np.maximum.reduceat(weights, edges, 0), edges, 1))
+
+
+def _name_tokens(ax: "Axes", texts: list[str]) -> None:
+    labels, families = drawable([text if len(text) <= 16 else text[:15] + "…" for text in texts])
+    places = range(0, len(labels), -(-len(labels) // NAMED_TOKENS))
+    shown = [labels[at] for at in places]
+    ax.xaxis.tick_top()
+    ax.xaxis.set_label_position("top")
+    for axis, turned in ((ax.xaxis, 90), (ax.yaxis, 0)):
+        axis.set_ticks(
+            places, shown, rotation=turned, fontsize=8, fontfamily=families, parse_math=False
+        )
+    ax.tick_params(length=0)
+
+
+def _size(run: Run) -> tuple[float, float]:
+    """Inches for the tokens of a run: room for a name a row, up to `NAMED_TOKENS` rows."""
+    side = 2.4 + 0.19 * min(max(len(run.tokens), 8), NAMED_TOKENS)
+    return 1.15 * side, side
+
+
+def _colour_map() -> "Colormap":
+    """The one hue of the page, ever further from the paper."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("clearhead", _COLOURS)
