@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .biases import Bias, alibi, relative_bias
+    from .maps import AttentionMap, attention_map
     from .masks import (
         Mask,
         allowed,
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
         prefix,
         window,
     )
+    from .models.read import read
+    from .models.run import AttentionRun, Link
+    from .models.runfile import load
+    from .models.tokens import Token, Word
+    from .models.weights import CheckpointError
     from .ops import (
         AttentionWithLse,
         attention,
@@ -42,14 +48,21 @@ if TYPE_CHECKING:
 
 # Where each public name lives. A name is imported when it is first asked for (PEP 562).
 _HOME = {
+    "AttentionMap": "maps",
+    "AttentionRun": "models.run",
     "AttentionWithLse": "ops",
     "Bias": "biases",
+    "CheckpointError": "models.weights",
     "Lesson": "worked.learn",
+    "Link": "models.run",
     "Mask": "masks",
+    "Token": "models.tokens",
     "Vectors": "worked.vectors",
+    "Word": "models.tokens",
     "alibi": "biases",
     "allowed": "masks",
     "attention": "ops",
+    "attention_map": "maps",
     "attention_with_lse": "ops",
     "available_isas": "ops",
     "blocks": "masks",
@@ -60,8 +73,10 @@ _HOME = {
     "isa": "ops",
     "learn": "worked.learn",
     "lengths": "masks",
+    "load": "models.runfile",
     "num_threads": "ops",
     "prefix": "masks",
+    "read": "models.read",
     "read_vectors": "worked.vectors",
     "relative_bias": "biases",
     "set_num_threads": "ops",
@@ -71,15 +86,22 @@ _HOME = {
 
 __version__ = "0.1.0"
 __all__ = [
+    "AttentionMap",
+    "AttentionRun",
     "AttentionWithLse",
     "Bias",
+    "CheckpointError",
     "Lesson",
+    "Link",
     "Mask",
+    "Token",
     "Vectors",
+    "Word",
     "__version__",
     "alibi",
     "allowed",
     "attention",
+    "attention_map",
     "attention_with_lse",
     "available_isas",
     "blocks",
@@ -90,8 +112,10 @@ __all__ = [
     "isa",
     "learn",
     "lengths",
+    "load",
     "num_threads",
     "prefix",
+    "read",
     "read_vectors",
     "relative_bias",
     "set_num_threads",

@@ -1,0 +1,108 @@
+"""`read`: a text and a model in, an `AttentionRun` out."""
+
+import os
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from .bert import Bert
+from .run import AttentionRun, LayerState
+from .store import name_of, resolve
+from .tokens import encode, open_tokenizer, spelled
+from .windows import cut as cut_to
+from .windows import windows
+
+_GIB = 1 << 30
+
+
+def read(
+    text: str,
+    model: str | os.PathLike[str] | None = None,
+    *,
+    window: bool = False,
+    cut: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    max_bytes: int = 4 * _GIB,
+) -> AttentionRun:
+    """Let a model read a text, and keep what every head read.
+
+    text      any Unicode text with at least one word
+    model     a checkpoint folder, a name that `clearhead models` lists, or, with the `hub` extra, a
+              name of the Hugging Face hub; None: all-MiniLM-L6-v2, fetched on first use
+    window    a text longer than the model takes is read in overlapping windows (models/windows.py)
+    cut       it is cut instead, with a warning that the run keeps in `notes`
+    progress  called with (windows read, windows)
+    max_bytes the most that the run may keep
+
+    Returns an `AttentionRun`. Memory: 2 * L * T * C float32, C the model's channels; never (T, T).
+    Raises  ValueError for a text without words or longer than the model takes, TypeError for what
+    is no text, CheckpointError for a model that cannot be read.
+
+    >>> run = ch.read("The animal crossed the road because it was tired.")
+    >>> run.links("it", top=1)
+    [Link(layer=5, head=11, source=7, target=2, weight=0.6...)]
+    """
+    if window and cut:
+        raise ValueError(
+            "window, cut: are both True; a long text can be read whole or cut, not both"
+        )
+    folder = resolve(model)
+    tokenizer = open_tokenizer(folder)
+    encoding = encode(tokenizer, text)
+    bert = Bert(folder)
+    length = len(encoding.ids)
+    if length > bert.max_tokens and not (window or cut):
+        raise ValueError(
+            f"text: is {length:,} tokens, the model takes {bert.max_tokens:,}; read it in windows "
+            "(window=True) or cut it (cut=True)"
+        )
+    _check_memory(bert, length if window else min(length, bert.max_tokens), max_bytes)
+    tokens, words = spelled(encoding, text)
+    starts, notes = [0], []
+    if length > bert.max_tokens and cut:
+        tokens, words = cut_to(tokens, words, bert.max_tokens)
+        end = max(token.end for token in tokens)
+        notes = [
+            f"cut after character {end:,} of {len(text):,}: "
+            f"the model takes {bert.max_tokens:,} tokens"
+        ]
+        warnings.warn(f"text: {notes[0]}", stacklevel=2)
+        text = text[:end]
+    elif length > bert.max_tokens:
+        tokens, words, starts = windows(tokens, words, bert.max_tokens)
+        notes = [
+            f"read in {len(starts)} overlapping windows of {bert.max_tokens:,} tokens; "
+            "each word reads within the window it is most central in"
+        ]
+    layers = _layers(bert, [token.id for token in tokens], starts, progress)
+    return AttentionRun(name_of(model), text, tokens, words, layers, starts=starts, notes=notes)
+
+
+def _layers(
+    bert: Bert, ids: list[int], starts: list[int], progress: Callable[[int, int], None] | None
+) -> list[LayerState]:
+    """q, k and lse of every layer, over all windows."""
+    H, T, D = bert.num_heads, len(ids), bert.head_size
+    states = [
+        LayerState(*(np.empty(shape, np.float32) for shape in ((H, T, D), (H, T, D), (H, T))))
+        for _ in range(bert.num_layers)
+    ]
+    for done, (begin, end) in enumerate(zip(starts, [*starts[1:], T], strict=True)):
+        for state, layer in zip(states, bert.layers(ids[begin:end]), strict=True):
+            state.q[:, begin:end], state.k[:, begin:end] = layer.q, layer.k
+            state.lse[:, begin:end] = layer.lse
+        if progress is not None:
+            progress(done + 1, len(starts))
+    return states
+
+
+def _check_memory(bert: Bert, length: int, max_bytes: int) -> None:
+    """Refuse before the work what would not fit after it; windows hold each token about twice."""
+    copies = 2 if length > bert.max_tokens else 1
+    needed = copies * length * bert.num_layers * bert.num_heads * (2 * bert.head_size + 1) * 4
+    if needed > max_bytes:
+        raise ValueError(
+            f"text: {length:,} tokens in windows would keep {needed / 1e9:,.1f} GB of queries and "
+            f"keys, max_bytes is {max_bytes / 1e9:,.1f} GB; read a part of it"
+        )

@@ -1,0 +1,286 @@
+"""What a model read in one text: tokens, words, and of each layer the queries, keys and lse.
+
+From these every attention weight is one exponential away (`clearhead.maps`), so a run of any length
+is small, is saved as it is, and opens by memory-mapping.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..maps import AttentionMap
+from ..masks import documents
+from .tokens import Token, Word
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_Floats = NDArray[np.float32]
+_GIB = 1 << 30
+_BLOCK_BYTES = 1 << 26  # of weights at a time, while links are sought
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One word read another: `weight` of word `source`'s attention went to word `target`."""
+
+    layer: int
+    head: int
+    source: int
+    target: int
+    weight: float
+
+
+class LayerState(NamedTuple):
+    """Of one layer: q and k (H, T, D), lse (H, T)."""
+
+    q: NDArray[Any]
+    k: NDArray[Any]
+    lse: NDArray[Any]
+
+
+class AttentionRun:
+    """What every head of a model read in a text.
+
+    model    the name of the model
+    text     the text that was read; offsets of tokens and words count its characters
+    tokens   every position of the input, special tokens included, in order
+    words    every token belongs to one, special tokens to words of their own (`Word.special`)
+    layers   q, k and lse of each layer
+    starts   where each window begins in `tokens`; (0,) if the text was read in one
+    notes    what a reader of the run must know: that the text was cut, or read in windows
+
+    >>> run = ch.read("The animal crossed the road because it was tired.")
+    >>> run
+    AttentionRun('all-MiniLM-L6-v2', 12 tokens, 12 words, 6 layers, 12 heads)
+    """
+
+    def __init__(
+        self,
+        model: str,
+        text: str,
+        tokens: Sequence[Token],
+        words: Sequence[Word],
+        layers: Sequence[LayerState],
+        *,
+        starts: Sequence[int] = (0,),
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.model, self.text = model, text
+        self.tokens, self.words = tuple(tokens), tuple(words)
+        self.layers, self.starts, self.notes = tuple(layers), tuple(starts), tuple(notes)
+        self._word_of = np.array([token.word for token in self.tokens])
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers were recorded."""
+        return len(self.layers)
+
+    @property
+    def num_heads(self) -> int:
+        """How many heads each layer has."""
+        return int(self.layers[0].q.shape[0])
+
+    def __repr__(self) -> str:
+        text = f"{len(self.tokens)} tokens, {len(self.words)} words"
+        sizes = f"{text}, {self.num_layers} layers, {self.num_heads} heads"
+        return f"AttentionRun({self.model!r}, {sizes})"
+
+    def map(self, layer: int) -> AttentionMap:
+        """The weights of one layer, (H, T, T), computed as they are indexed.
+
+        Raises `ValueError` for a layer that the run does not have; -1 is the last.
+        """
+        q, k, lse = self.layers[_number("layer", layer, self.num_layers)]
+        mask = None
+        if len(self.starts) > 1:  # a token sees its own window
+            mask = documents(np.searchsorted(self.starts, np.arange(len(self.tokens)), "right"))
+        return AttentionMap(q, k, lse, mask=mask)
+
+    def weights(self, *, max_bytes: int = _GIB) -> _Floats:
+        """Every weight, (L, H, T, T) float32. Raises `ValueError` above `max_bytes`."""
+        T = len(self.tokens)
+        shape = (self.num_layers, self.num_heads, T, T)
+        _check_bytes("weights", shape, max_bytes, "take run.map(layer)[head, rows, columns]")
+        out = np.empty(shape, np.float32)
+        for layer in range(self.num_layers):
+            out[layer] = self.map(layer)[...]
+        return out
+
+    def word_weights(self, layer: int, *, max_bytes: int = _GIB) -> _Floats:
+        """How much each word read each word, (H, W, W) float32: row reads, column is read.
+
+        The keys of a word are summed and its queries averaged, so every row sums to 1.
+        Raises `ValueError` for an unknown layer and above `max_bytes`.
+        """
+        W = len(self.words)
+        _check_bytes("word_weights", (self.num_heads, W, W), max_bytes, "take run.links(word)")
+        out = np.zeros((self.num_heads, W, W), np.float32)
+        for sources, targets, block in self._word_rows(layer, range(W)):
+            out[:, sources[:, None], targets] = block
+        return out
+
+    def find(self, word: str | int) -> list[int]:
+        """The indices of a word in `words`: as it is written or, failing that, in any case.
+
+        Raises `ValueError` if the text does not hold it, `TypeError` if it is neither str nor int.
+        """
+        if isinstance(word, int | np.integer):
+            return [_number("word", word, len(self.words))]
+        if not isinstance(word, str):
+            raise TypeError(f"word: is {type(word).__name__}, must be str or int")
+        for same in (str, str.casefold):
+            found = [i for i, one in enumerate(self.words) if same(one.text) == same(word)]
+            if found:
+                return found
+        known = list(dict.fromkeys(one.text for one in self.words if not one.special))
+        shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+        raise ValueError(f"word: {word!r} is not in the text, whose words are {shown}")
+
+    def links(
+        self,
+        word: str | int | None = None,
+        *,
+        special: bool = False,
+        include_self: bool = False,
+        top: int | None = None,
+    ) -> list[Link]:
+        """What `word` read, or every word if None, in every layer and head; strongest first.
+
+        special       also links from and to special tokens
+        include_self  also what a word reads of itself
+        top           the strongest only; None: all, which for W words are L * H * W * W
+
+        Equal weights are in the order of layer, head, source, target. The weight is that of
+        `word_weights`: left-out links still count in the sum that makes a row 1.
+        Raises `ValueError` if the text does not hold `word`, or `top` is negative.
+        """
+        if top is not None and top < 0:
+            raise ValueError(f"top: is {top}, must be at least 0")
+        is_special = np.array([one.special for one in self.words])
+        wanted = range(len(self.words)) if word is None else self.find(word)
+        if word is None and not special:
+            wanted = [i for i in wanted if not is_special[i]]
+        best = np.empty((5, 0))  # layer, head, source, target, weight; a column for each link
+        parts = [best]
+        for layer in range(self.num_layers):
+            for sources, targets, block in self._word_rows(layer, wanted):
+                if not special:
+                    block[:, :, is_special[targets]] = -1  # left out
+                if not include_self:
+                    block[:, sources[:, None] == targets] = -1
+                least = 0 if top is None else _least(block, best, top)
+                head, row, column = np.nonzero(block >= least)
+                found = (head, sources[row], targets[column], block[head, row, column])
+                parts.append(np.stack([np.full(len(head), layer, float), *found]))
+                if top is not None:
+                    best = _strongest(np.concatenate([best, parts.pop()], axis=1), top)
+        if top is None:
+            best = _strongest(np.concatenate(parts, axis=1), None)
+        return [
+            Link(int(layer), int(head), int(source), int(target), weight)
+            for layer, head, source, target, weight in best.T.tolist()
+        ]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run as one safetensors file (docs/format.md); all of it or nothing."""
+        from .runfile import save
+
+        save(self, path)
+
+    # The viewer draws runs and imports none of this; it is called from here only for convenience.
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the run as one HTML file that needs nothing else."""
+        from ..viewer.html import write
+
+        write(self, path)
+
+    def plot(self, layer: int, head: int, ax: "Axes | None" = None) -> "Axes":
+        """Draw one head as a heat map with matplotlib; returns the axes."""
+        from ..viewer.plot import heat_map
+
+        return heat_map(self, layer, head, ax=ax)
+
+    def _word_rows(
+        self, layer: int, words: Sequence[int]
+    ) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp], _Floats]]:
+        """Rows of the word matrix in blocks: (sources (n,), targets (m,), weights (H, n, m)).
+
+        Targets are the words of the sources' window: the others, they could not see.
+        """
+        q, k, lse = self.layers[_number("layer", layer, self.num_layers)]
+        edges = [*self.starts, len(self.tokens)]
+        window_of = np.searchsorted(self.starts, [self.words[w].tokens[0] for w in words], "right")
+        for window in sorted(set(window_of.tolist())):
+            begin, end = edges[window - 1], edges[window]
+            seen = slice(begin, end)
+            amap = AttentionMap(q[:, seen], k[:, seen], lse[:, seen])
+            own = self._word_of[begin:end]
+            order = np.argsort(own, kind="stable")
+            targets, firsts = np.unique(own[order], return_index=True)
+            in_order = bool((order[1:] > order[:-1]).all())
+            sources = [w for w, at in zip(words, window_of, strict=True) if at == window]
+            for block in _blocks(sources, self.words, self.num_heads * (end - begin)):
+                rows = np.concatenate([self.words[w].tokens for w in block]) - begin
+                sizes = np.array([len(self.words[w].tokens) for w in block])
+                p = amap[:, rows]  # (H, rows, keys)
+                if not in_order:
+                    p = p[:, :, order]
+                p = np.add.reduceat(p, firsts, axis=2)  # keys of a word summed
+                p = np.add.reduceat(p, np.cumsum(sizes) - sizes, axis=1) / sizes[:, None]
+                yield np.array(block), targets, p.astype(np.float32, copy=False)
+
+
+def _blocks(words: Sequence[int], table: Sequence[Word], row_cells: int) -> Iterator[list[int]]:
+    """`words` in blocks whose rows of weights take about `_BLOCK_BYTES`."""
+    room = max(1, _BLOCK_BYTES // (4 * row_cells))
+    block: list[int] = []
+    rows = 0
+    for word in words:
+        block.append(word)
+        rows += len(table[word].tokens)
+        if rows >= room:
+            yield block
+            block, rows = [], 0
+    if block:
+        yield block
+
+
+def _least(block: _Floats, best: NDArray[Any], top: int) -> float:
+    """A weight below which no link of `block` can be among the `top` strongest."""
+    if top == 0:
+        return np.inf
+    if best.shape[1] >= top:
+        return max(0.0, float(best[4].min()))
+    if block.size <= top:
+        return 0.0
+    return max(0.0, float(np.partition(block, block.size - top, axis=None)[block.size - top]))
+
+
+def _strongest(links: NDArray[Any], count: int | None) -> NDArray[Any]:
+    """The first `count` of links (5, n) in the order that `AttentionRun.links` promises."""
+    layer, head, source, target, weight = links
+    order = np.lexsort((target, source, head, layer, -weight))
+    return links[:, order[:count]]
+
+
+def _number(what: str, value: int, count: int) -> int:
+    """An index from 0, or from -1 backwards, as one from 0."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{what}: is {type(value).__name__}, must be an integer")
+    if not -count <= value < count:
+        raise ValueError(f"{what}: is {value}, must be from 0 to {count - 1}")
+    return int(value) % count
+
+
+def _check_bytes(what: str, shape: tuple[int, ...], max_bytes: int, instead: str) -> None:
+    needed = 4 * int(np.prod(shape, dtype=object))
+    if needed > max_bytes:
+        raise ValueError(
+            f"{what}: {shape} takes {needed:,} bytes, max_bytes is {max_bytes:,}; {instead}"
+        )

@@ -1,0 +1,190 @@
+"""A run as one safetensors file, its tokens as JSON in the header; docs/format.md specifies it."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import mkstemp
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from .tokens import Token, Word
+from .weights import CheckpointError, Tensors, json_object
+
+if TYPE_CHECKING:
+    from .run import AttentionRun
+
+_FORMAT, _VERSION = "clearhead.run", "1"
+_MAX_HEADER_BYTES = 90_000_000  # safetensors allows 100,000,000, the tensors' entries included
+_LAYER = ("q", "k", "lse")
+
+
+def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
+    """Write a run; a file that is there is replaced at the end, by one that is whole.
+
+    Raises `OSError` if it cannot be written, `ValueError` if its tokens are too many for a header.
+    """
+    path = Path(path)
+    header = json.dumps(
+        {
+            "model": run.model,
+            "text": run.text,
+            "tokens": [[t.id, t.raw, t.start, t.end, t.word, t.special] for t in run.tokens],
+            "words": [[w.start, w.end, w.tokens, w.special] for w in run.words],
+            "starts": run.starts,
+            "notes": run.notes,
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+    size = len(header.encode())
+    if size > _MAX_HEADER_BYTES:
+        raise ValueError(
+            f"{path}: text and tokens take {size:,} bytes, a header holds {_MAX_HEADER_BYTES:,}"
+        )
+    tensors = {
+        f"layers.{i}.{name}": np.ascontiguousarray(array)
+        for i, layer in enumerate(run.layers)
+        for name, array in zip(_LAYER, layer, strict=True)
+    }
+    metadata = {"format": _FORMAT, "version": _VERSION, "run": header}
+    handle, partial = mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        save_file(tensors, partial, metadata)
+        os.chmod(partial, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
+        os.replace(partial, path)
+    except BaseException as error:
+        os.unlink(partial)
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            raise OSError(f"{path}: cannot be written: {error}") from None  # SafetensorError
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> "AttentionRun":
+    """Open a run that `AttentionRun.save` wrote. Its arrays stay in the file, memory-mapped.
+
+    Raises `OSError` if the file cannot be opened, `CheckpointError` if it is not a run, is of a
+    later version, or contradicts itself.
+
+    >>> run.save("run.safetensors")
+    >>> ch.load("run.safetensors").links("it") == run.links("it")
+    True
+    """
+    from .run import AttentionRun, LayerState
+
+    path = Path(path)
+    file = Tensors(path)
+    if file.metadata.get("format") != _FORMAT:
+        _refuse(path, "is not a run; its header says nothing of clearhead.run")
+    if file.metadata.get("version") != _VERSION:
+        found = file.metadata.get("version")
+        _refuse(path, f"is of version {found!r}, this clearhead reads version {_VERSION!r}")
+    header = json_object(path, file.metadata.get("run", "").encode("utf-8", "surrogatepass"))
+    text = _text(path, header, "text")
+    words = [_word(path, i, entry, text) for i, entry in enumerate(_list(path, header, "words"))]
+    tokens = [
+        _token(path, i, entry, text, words) for i, entry in enumerate(_list(path, header, "tokens"))
+    ]
+    for i, word in enumerate(words):
+        if not word.tokens or any(t >= len(tokens) or tokens[t].word != i for t in word.tokens):
+            _refuse(path, f"words[{i}]: its tokens are not tokens of that word")
+        if word.special:
+            words[i] = Word(tokens[word.tokens[0]].raw, word.start, word.end, word.tokens, True)
+    starts = _list(path, header, "starts")
+    if not _rising(starts, len(tokens)):
+        _refuse(path, "starts: must rise from 0 and stay below the number of tokens")
+    notes = _list(path, header, "notes")
+    if not all(isinstance(note, str) for note in notes):
+        _refuse(path, "notes: must be texts")
+    layers = [LayerState(*arrays) for arrays in _layers(path, file, len(tokens))]
+    model = _text(path, header, "model")
+    return AttentionRun(model, text, tokens, words, layers, starts=starts, notes=notes)
+
+
+def _layers(
+    path: Path, file: Mapping[str, NDArray[Any]], T: int
+) -> list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    """q, k and lse of every layer, all layers of one shape."""
+    count = len(file) // len(_LAYER)
+    expected = [f"layers.{i}.{name}" for i in range(count) for name in _LAYER]
+    if not count or set(file) != set(expected):
+        _refuse(path, "its tensors must be layers.N.q, layers.N.k and layers.N.lse, N from 0 on")
+    shape = file["layers.0.q"].shape
+    if len(shape) != 3 or shape[1] != T or 0 in shape:
+        _refuse(path, f"layers.0.q: is {shape}, must be (H, {T}, D) for {T} tokens")
+    for name in expected:
+        array = file[name]
+        needed = shape[:2] if name.endswith(".lse") else shape
+        if array.shape != needed or array.dtype != np.float32:
+            _refuse(path, f"{name}: is {array.dtype} {array.shape}, must be float32 {needed}")
+    return [
+        (file[f"layers.{i}.q"], file[f"layers.{i}.k"], file[f"layers.{i}.lse"])
+        for i in range(count)
+    ]
+
+
+def _word(path: Path, index: int, entry: Any, text: str) -> Word:
+    """One word as it stands in the header; a special one gets its text from its token later."""
+    match entry:
+        case [int(start), int(end), list(tokens), bool(special)] if _is_span(
+            start, end, text
+        ) and all(type(t) is int and t >= 0 for t in tokens):
+            return Word(text[start:end], start, end, tuple(tokens), special)
+    _refuse(path, f"words[{index}]: must be [start, end, [token, ...], special] within the text")
+
+
+def _token(path: Path, index: int, entry: Any, text: str, words: list[Word]) -> Token:
+    match entry:
+        case [int(id_), str(raw), int(start), int(end), int(word), bool(special)] if (
+            _is_span(start, end, text)
+            and not isinstance(word, bool)
+            and 0 <= word < len(words)
+            and words[word].special == special
+            and not isinstance(id_, bool)
+        ):
+            return Token(id_, raw, raw if special else text[start:end], start, end, word, special)
+    _refuse(path, f"tokens[{index}]: must be [id, raw, start, end, word, special] within the text")
+
+
+def _is_span(start: int, end: int, text: str) -> bool:
+    return type(start) is int and type(end) is int and 0 <= start <= end <= len(text)
+
+
+def _rising(starts: list[Any], limit: int) -> bool:
+    if not starts or any(type(start) is not int for start in starts):
+        return False
+    steps = zip(starts, [*starts[1:], limit], strict=True)
+    return starts[0] == 0 and all(here < there for here, there in steps)
+
+
+def _list(path: Path, header: dict[str, Any], name: str) -> list[Any]:
+    value = header.get(name)
+    if not isinstance(value, list) or (not value and name != "notes"):
+        _refuse(path, f"{name}: must be a list with something in it")
+    return value
+
+
+def _text(path: Path, header: dict[str, Any], name: str) -> str:
+    value = header.get(name)
+    if not isinstance(value, str):
+        _refuse(path, f"{name}: must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        _refuse(path, f"{name}: is not Unicode text")
+    return value
+
+
+def _umask() -> int:
+    """The permissions that the user takes off new files; reading it means setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _refuse(path: Path, what: str) -> NoReturn:
+    raise CheckpointError(f"{path}: {what}")
