@@ -53,9 +53,9 @@ def _map(
         str,
         typer.Argument(metavar="TEXT|FILE|-", help="A text, a file, a saved run, or - for stdin."),
     ],
-    layer: Annotated[int | None, typer.Option(help="Only this layer, from 0.")] = None,
-    head: Annotated[int | None, typer.Option(help="Only this head of --layer, from 0.")] = None,
-    word: Annotated[str | None, typer.Option(help="One word: what it reads, who reads it.")] = None,
+    layer: Annotated[int | None, typer.Option(metavar="N", help="Only this layer, from 0.")] = None,
+    head: Annotated[int | None, typer.Option(metavar="N", help="Only this head of --layer.")] = None,
+    word: Annotated[str | None, typer.Option(metavar="WORD", help="What it reads and who reads it.")] = None,
     special: Annotated[
         bool, typer.Option("--special", help="Rank [CLS] and the like too.")
     ] = False,
@@ -66,10 +66,10 @@ def _map(
         bool, typer.Option("--raw-tokens", help="The tokenizer's pieces instead of words.")
     ] = False,
     top: Annotated[
-        int | None, typer.Option(min=1, help="How many links: 12 shown, 1000 in --json and --csv.")
+        int | None, typer.Option(min=1, metavar="N", help="How many links (12; 1000 in files).")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="A checkpoint folder or a name; see clearhead models.")
+        str | None, typer.Option(metavar="NAME", help="A checkpoint folder, or a name.")
     ] = None,
     window: Annotated[
         bool, typer.Option("--window", help="Read a long text in overlapping windows.")
@@ -84,13 +84,13 @@ def _map(
     npz: Annotated[str | None, typer.Option(metavar="FILE", help="Write every weight.")] = None,
     save: Annotated[str | None, typer.Option(metavar="FILE", help="Save the run.")] = None,
 ) -> None:
-    """What every head of a model read in a text: the strongest links between its words.
+    """What a model's heads read in a text: the strongest links between words.
 
     clearhead map "The animal crossed the road because it was tired."
 
     clearhead map notes.txt --word it --html map.html
 
-    clearhead map notes.txt --layer 5 --head 11 --png head.png --json - > links.json
+    clearhead map notes.txt --layer 5 --head 11 --png head.png
     """
     from rich.console import Console
 

@@ -42,8 +42,8 @@ function luminance(rgb) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-/** Black or white, whichever stands out more on `rgb`. @param {number[]} rgb */
+/** Black or white, whichever stands out more on `rgb`: one of them always by 4.5 or more. @param {number[]} rgb */
 export function ink(rgb) {
   const l = luminance(rgb);
-  return (l + 0.05) / 0.05 > 1.05 / (l + 0.05) ? "#0b0b0d" : "#ffffff";
+  return (l + 0.05) / 0.05 > 1.05 / (l + 0.05) ? "#000000" : "#ffffff";
 }
