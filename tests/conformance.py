@@ -56,6 +56,14 @@ class AttentionConformance(Subject):
         self.check(q, k, v)
         self.check(q, k, v, mask=self.causal(sizes.T, sizes.S), array_mask=tri(sizes))
 
+    @pytest.mark.parametrize("sizes", [SMALL, TILED], ids=["small", "tiled"])
+    def test_scores_that_rise_along_the_keys_are_as_exact_as_others(self, sizes):
+        self.need("bias")
+        q, k, v = self.qkv(sizes)
+        rising = np.linspace(-1000, 0, sizes.S).astype(np.float32).astype(self.dtype)
+        self.check(q, k, v, bias=rising)
+        self.check(q, k, v, bias=rising[::-1])
+
     @pytest.mark.parametrize("size", [1e4, 6e4, 1e30])
     def test_equal_huge_scores_share_their_row(self, size):
         if size > float(ml_dtypes.finfo(self.dtype).max):
@@ -102,7 +110,7 @@ class AttentionConformance(Subject):
     @pytest.mark.parametrize("axes", ["BHTS", "HTS", "TS", "S", "T1", "B11S", "H11", ""])
     def test_boolean_masks_of_every_shape(self, sizes, axes):
         shape = tuple(1 if axis == "1" else getattr(sizes, axis) for axis in axes)
-        self.check(*self.qkv(sizes), mask=self.rng.random(shape) < 0.6)
+        self.check(*self.qkv(sizes), mask=np.asarray(self.rng.random(shape) < 0.6))
 
     def test_scores_below_every_finite_fill_do_not_attend_to_what_is_hidden(self):
         q, k, v = self.qkv(SMALL)

@@ -80,7 +80,8 @@ class Subject:
 
     def draw(self, *shape, size=1.0):
         """Normal numbers, exact in float32 and in this dtype."""
-        return (size * self.rng.normal(size=shape)).astype(np.float32).astype(self.dtype)
+        x = np.asarray(size * self.rng.normal(size=shape), np.float32)
+        return np.asarray(x, self.dtype)
 
     def qkv(self, n, size=1.0):
         return (
@@ -100,11 +101,12 @@ class Subject:
         want = reference.forward(q, k, v, **options)
         fair = (q, k, v) if clean is None else clean
         truth = reference.forward(*fair, **options)
-        naive = naive_forward(*fair, **options)
+        naives = [naive_forward(*fair, scale_first=first, **options) for first in (True, False)]
+        naive_outs, naive_lses = zip(*naives, strict=True)
         assert got[0].dtype == self.dtype and got[0].shape == want[0].shape
         assert got[1].dtype == work_dtype(self.dtype) and got[1].shape == want[1].shape
-        assert_within(got[0], want[0], budget(naive[0], truth[0], self.dtype), "out")
-        assert_within(got[1], want[1], budget(naive[1], truth[1], got[1].dtype), "lse")
+        assert_within(got[0], want[0], budget(naive_outs, truth[0], self.dtype), "out")
+        assert_within(got[1], want[1], budget(naive_lses, truth[1], got[1].dtype), "lse")
         return got
 
     def check_gradients(self, dout, q, k, v, *, clean=None, array_mask=None, **options):
@@ -115,8 +117,8 @@ class Subject:
         want = reference.backward(dout, q, k, v, **options)
         fair = (dout, q, k, v) if clean is None else clean
         truth = reference.backward(*fair, **options)
-        naive = naive_backward(*fair, **options)
-        for name, g, w, t, n in zip(want._fields, got, want, truth, naive, strict=True):
+        naives = [naive_backward(*fair, scale_first=first, **options) for first in (True, False)]
+        for name, g, w, t, *n in zip(want._fields, got, want, truth, *naives, strict=True):
             if w is None:
                 assert g is None, name
                 continue
