@@ -60,7 +60,7 @@ void forward_panel(const Problem& p, const Kernels& kernels, const Place& at,
     panel.v = matrix(p, p.v, at, group, 0);
     panel.q_factor = p.q_factor();
     panel.cap_factor = p.softcap * kLog2e;
-    panel.sink = p.sink_at(at) * kLog2e;
+    panel.sink = in_log2<Real>(p.sink_at(at));
     kernels.begin[precision](panel);
     for_blocks(p, at, worker.veil,
                [&](const Block& block) { kernels.attend[precision](panel, block); });

@@ -46,6 +46,43 @@ void begin(Panel& panel) {
     panel.all_seen = has_sink;
 }
 
+// Moves the reference of some rows from m to `to`, and rescales what they have gathered by
+// `factor`.
+template <class Real>
+void move_reference(const State<Real>& state, int64_t E, int64_t key, Vec<Real> to,
+                    Vec<Real> factor) {
+    using S = Simd<Real>;
+    const auto scale = [&](Real* x) { S::store(x, S::mul(S::load(x), factor)); };
+    S::store(state.m, to);
+    scale(state.l);
+    scale(state.l_block);
+    for (int64_t i = 0; i < key; ++i) scale(state.p + i * kPanel);
+    for (int64_t e = 0; e < E; ++e) scale(state.ot + e * kPanel);
+}
+
+// Rows whose scores x, taken relative to a reference, pass it by more than the slack: moves their
+// reference up. Such scores have lost the digits below the old reference's last one, so the tile is
+// to be scored again: returns whether it must be.
+template <class Real, int Keys, int Vecs>
+__attribute__((noinline)) bool lift(const Panel& panel, int64_t key, int64_t column,
+                                    const Vec<Real> (&x)[Keys][Vecs]) {
+    using S = Simd<Real>;
+    const Vec<Real> lowest = S::set1(kLowest<Real>), zero = S::set1(0);
+    bool lifted = false;
+    for (int j = 0; j < Vecs; ++j) {
+        const State<Real> state(panel, column + j * S::kLanes);
+        Vec<Real> top = lowest;
+        for (int i = 0; i < Keys; ++i) top = S::max(x[i][j], top);
+        const Vec<Real> m = S::load(state.m);
+        const auto rises = S::both(S::greater(m, lowest), S::greater(top, S::set1(kSlack)));
+        if (!S::any(rises)) continue;
+        const Vec<Real> rise = S::select(rises, top, zero);
+        move_reference(state, panel.E, key, S::add(m, rise), exp2<Real>(S::sub(zero, rise)));
+        lifted = true;
+    }
+    return lifted;
+}
+
 // A tile of scores relative to the reference lies in P (rows [key, key + rows)), and some row's
 // reference must move: raise it to the tile's maximum, rescale what the row has gathered so far,
 // and shift the tile. A row that has seen no key yet (m = -inf, nothing gathered) takes the tile's
@@ -62,12 +99,7 @@ void raise_reference(const State<Real>& state, int64_t E, int64_t key, int64_t r
     if (!S::any(grows)) return;
     const Vec<Real> rise = S::select(grows, top, zero);
     const Vec<Real> factor = S::select(fresh, S::set1(1), exp2<Real>(S::sub(zero, rise)));
-    const auto scale = [&](Real* x) { S::store(x, S::mul(S::load(x), factor)); };
-    S::store(state.m, S::select(fresh, top, S::add(old, rise)));
-    scale(state.l);
-    scale(state.l_block);
-    for (int64_t i = 0; i < key; ++i) scale(state.p + i * kPanel);
-    for (int64_t e = 0; e < E; ++e) scale(state.ot + e * kPanel);
+    move_reference(state, E, key, S::select(fresh, top, S::add(old, rise)), factor);
     for (int64_t i = key; i < key + rows; ++i) {
         S::store(state.p + i * kPanel, S::sub(S::load(state.p + i * kPanel), rise));
     }
@@ -110,7 +142,7 @@ __attribute__((noinline)) void adjust(const Panel& panel, const Real* bias, cons
 // The accumulators start at minus the reference, so that the product comes out ready for exp2.
 template <class Real, int Keys, int Vecs>
 void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_t key,
-           int64_t column) {
+           int64_t column, bool again = false) {
     using S = Simd<Real>;
     constexpr int L = S::kLanes;
     const State<Real> state(panel, column);
@@ -144,6 +176,9 @@ void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_
         for (int j = 0; j < Vecs; ++j) top = S::max(x[i][j], top);
     }
     if (__builtin_expect(!panel.all_seen || S::any(S::greater(top, S::set1(kSlack))), 0)) {
+        if (!again && lift<Real, Keys, Vecs>(panel, key, column, x)) {
+            return weigh<Real, Keys, Vecs>(panel, block, k, key, column, true);
+        }
         for (int i = 0; i < Keys; ++i) {
             for (int j = 0; j < Vecs; ++j) S::store(state.p + (key + i) * kPanel + j * L, x[i][j]);
         }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <new>
 #include <optional>
@@ -58,6 +59,14 @@ inline uint64_t first_bits(int64_t n) {
 
 Matrix matrix(const Problem& p, const Array& a, const Place& at, int64_t head, int64_t row);
 
+// Nats in log2 units. What is finite stays finite: the lowest number as a bias hides nothing.
+template <class Real>
+Real in_log2(double nats) {
+    constexpr double most = std::numeric_limits<Real>::max();
+    if (!std::isfinite(nats)) return static_cast<Real>(nats);
+    return static_cast<Real>(std::clamp(nats * kLog2e, -most, most));
+}
+
 // The bias of score (t, s), in nats.
 double bias_at(const Problem& p, const Place& at, int64_t t, int64_t s);
 
@@ -77,8 +86,8 @@ bool lay_out(const Problem& p, const Place& at, int64_t begin, int64_t count, Se
     if (p.bias.kind != BiasKind::none) {
         for (int64_t i = 0; i < count; ++i) {
             for (int64_t r = 0; r < at.rows; ++r) {
-                const double x = bias_at(p, at, at.t0 + r, begin + i) * kLog2e;
-                veil.bias[i * kPanel + r] = static_cast<Real>(x);
+                const double x = bias_at(p, at, at.t0 + r, begin + i);
+                veil.bias[i * kPanel + r] = in_log2<Real>(x);
                 if (x == -INFINITY) veil.visible[i] &= ~(uint64_t{1} << r);
             }
         }
