@@ -54,8 +54,12 @@ def _map(
         typer.Argument(metavar="TEXT|FILE|-", help="A text, a file, a saved run, or - for stdin."),
     ],
     layer: Annotated[int | None, typer.Option(metavar="N", help="Only this layer, from 0.")] = None,
-    head: Annotated[int | None, typer.Option(metavar="N", help="Only this head of --layer.")] = None,
-    word: Annotated[str | None, typer.Option(metavar="WORD", help="What it reads and who reads it.")] = None,
+    head: Annotated[
+        int | None, typer.Option(metavar="N", help="Only this head of --layer.")
+    ] = None,
+    word: Annotated[
+        str | None, typer.Option(metavar="WORD", help="What it reads and who reads it.")
+    ] = None,
     special: Annotated[
         bool, typer.Option("--special", help="Rank [CLS] and the like too.")
     ] = False,
@@ -164,6 +168,51 @@ def _why(
 
     for evidence, written in run(name, figures):
         print(evidence, *written, sep="\n", end="\n\n")
+
+
+models = typer.Typer(invoke_without_command=True, help="List, fetch and remove models.")
+app.add_typer(models, name="models")
+
+
+@models.callback()
+def _models(context: typer.Context) -> None:
+    """List the models that have a name here, and where the fetched ones are.
+
+    clearhead models
+    """
+    from .models import store
+
+    if context.invoked_subcommand is None:
+        for model in store.list_models():
+            print(f"{model.name}  {model.about}, {model.licence}")
+            size = f"not fetched, {model.download_bytes / 1e6:.0f} MB to download"
+            print(f"    {model.folder or size}")
+
+
+@models.command("fetch")
+def _fetch(
+    name: Annotated[str | None, typer.Argument(help="Default: the default model.")] = None,
+) -> None:
+    """Download a model now; afterwards it is read without a network.
+
+    clearhead models fetch
+    """
+    from .models import store
+
+    print(store.fetch(name or store.DEFAULT))
+
+
+@models.command("remove")
+def _remove(
+    name: Annotated[str, typer.Argument(help="A name that clearhead models lists.")],
+) -> None:
+    """Delete a fetched model.
+
+    clearhead models remove all-MiniLM-L6-v2
+    """
+    from .models import store
+
+    print(f"{name} is removed" if store.remove(name) else f"{name} was not here")
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -20,8 +20,8 @@ _WORDS_SHOWN = 100
 _ACCENT = "#3b82f6"
 _FAINT = "bright_black"
 # Low to high, each step lighter than the last, so that it survives colour blindness.
-_RAMP = ("#2f2f7e", "#6a2f9c", "#b03a80", "#e2654f", "#f5a83b", "#f7e25c")
-_RAMP_FROM = (0.02, 0.05, 0.10, 0.20, 0.40, 0.70)
+_RAMP = ("#473192", "#843296", "#c2457b", "#e9714d", "#f6ab3f", "#f7e25c")
+_RAMP_FROM = (0.05, 0.10, 0.20, 0.35, 0.50, 0.70)
 _SHADES = " ·░▒▓█"
 _SHADE_FROM = (0.02, 0.05, 0.15, 0.35, 0.65)
 
@@ -217,8 +217,8 @@ def _numbers(weights: Float, names: Sequence[str], gutter: int) -> Text:
     page = Text(": what each token (row) reads of each token (column), in %\n\n", _FAINT)
     page.append(" " * gutter + "".join(f"{at:>{width}}" for at in range(len(names))) + "\n", _FAINT)
     if width >= 5:
-        heads = "".join(" " + _fit(name, width - 1, right=True) for name in names)
-        page.append(" " * gutter + heads + "\n", _FAINT)
+        short = "".join(" " + _cut(name, width - 1) for name in names)
+        page.append(" " * gutter + short + "\n", _FAINT)
     for at, (name, row) in enumerate(zip(names, weights, strict=True)):
         page.append_text(_row_label(at, name, gutter, len(names)))
         for weight in row:
@@ -273,6 +273,12 @@ def _cell_style(weight: float) -> str:
     if step == 0:
         return _FAINT
     return f"{'white' if step <= 3 else 'black'} on {_RAMP[step - 1]}"
+
+
+def _cut(text: str, width: int) -> str:
+    """The beginning of the text, at the right of `width` cells."""
+    kept = text if cell_len(text) <= width else set_cell_size(text, width).rstrip()
+    return " " * (width - cell_len(kept)) + kept
 
 
 def _wrapped(text: str) -> list[str]:
