@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "backward.hpp"
 #include "dispatch.hpp"
 #include "mask.hpp"
 #include "threads.hpp"
@@ -110,7 +111,8 @@ Bias bias_of(const BiasTuple& t, const std::vector<int64_t>& lead) {
     throw std::invalid_argument("the bias '" + name + "' is unknown to the core");
 }
 
-Problem problem_of(const Input& q, const Input& k, const Input& v, const Output& out,
+template <class Out>
+Problem problem_of(const Input& q, const Input& k, const Input& v, const Out& out,
                    const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
                    double scale, double softcap) {
     Problem p;
@@ -137,10 +139,30 @@ Problem problem_of(const Input& q, const Input& k, const Input& v, const Output&
     return p;
 }
 
+void set_mask(Problem& p, const std::optional<std::vector<MaskTuple>>& steps,
+              std::optional<Mask>& program) {
+    if (!steps) return;
+    std::vector<MaskOp> ops;
+    for (const MaskTuple& step : *steps) ops.push_back(mask_op(step, p.lead));
+    p.mask = &program.emplace(std::move(ops), static_cast<int64_t>(p.lead.size()), p.S);
+}
+
 // Asks Python, on the thread that called us, whether Ctrl-C was pressed.
 bool interrupted() {
     const nb::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
+}
+
+// Runs without the GIL; an interruption has left its exception with Python.
+template <class F>
+void run(F f) {
+    const Kernels& chosen = kernels();
+    bool finished;
+    {
+        const nb::gil_scoped_release release;
+        finished = f(chosen);
+    }
+    if (!finished) throw nb::python_error();
 }
 
 void forward_py(const Input& q, const Input& k, const Input& v, const Output& out,
@@ -150,18 +172,31 @@ void forward_py(const Input& q, const Input& k, const Input& v, const Output& ou
     Problem p = problem_of(q, k, v, out, bias, sink, scale, softcap);
     if (lse) p.lse = floats(*lse, p.lead, out.ndim() > 2 ? "hr" : "r");
     std::optional<Mask> program;
-    if (mask) {
-        std::vector<MaskOp> ops;
-        for (const MaskTuple& t : *mask) ops.push_back(mask_op(t, p.lead));
-        p.mask = &program.emplace(std::move(ops), static_cast<int64_t>(p.lead.size()), p.S);
-    }
-    const Kernels& chosen = kernels();
-    bool finished;
-    {
-        const nb::gil_scoped_release release;
-        finished = forward(p, chosen, interrupted);
-    }
-    if (!finished) throw nb::python_error();
+    set_mask(p, mask, program);
+    run([&](const Kernels& kernels) { return forward(p, kernels, interrupted); });
+}
+
+// dq, dk, dv: [lead..., heads, rows, cols], or of rank 2 as the inputs.
+void backward_py(const Input& dout, const Input& q, const Input& k, const Input& v,
+                 const Input& out, const Input& lse, const Output& dq, const Output& dk,
+                 const Output& dv, const std::optional<Output>& dbias,
+                 const std::optional<Output>& dsink,
+                 const std::optional<std::vector<MaskTuple>>& mask,
+                 const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
+                 double scale, double softcap) {
+    Problem p = problem_of(q, k, v, out, bias, sink, scale, softcap);
+    const std::string inner = out.ndim() > 2 ? "hrc" : "rc";
+    p.lse = floats(lse, p.lead, out.ndim() > 2 ? "hr" : "r");
+    std::optional<Mask> program;
+    set_mask(p, mask, program);
+    Gradients gradients = {
+        floats(dq, p.lead, inner), floats(dk, p.lead, inner), floats(dv, p.lead, inner), {}, {}};
+    if (dbias) gradients.bias = floats(*dbias, p.lead, "hrc");
+    if (dsink) gradients.sink = floats(*dsink, p.lead, "h");
+    const Array dout_view = floats(dout, p.lead, inner);
+    run([&](const Kernels& kernels) {
+        return backward(p, dout_view, gradients, kernels, interrupted);
+    });
 }
 
 }  // namespace
@@ -174,6 +209,17 @@ NB_MODULE(_native, m) {
           nb::arg("v").noconvert(), nb::arg("out").noconvert(), nb::arg("lse").none(),
           nb::arg("mask").none(), nb::arg("bias").none(), nb::arg("sink").none(), nb::arg("scale"),
           nb::arg("softcap"));
+    m.def("backward", backward_py, nb::arg("dout").noconvert(), nb::arg("q").noconvert(),
+          nb::arg("k").noconvert(), nb::arg("v").noconvert(), nb::arg("out").noconvert(),
+          nb::arg("lse").noconvert(), nb::arg("dq").noconvert(), nb::arg("dk").noconvert(),
+          nb::arg("dv").noconvert(), nb::arg("dbias").none(), nb::arg("dsink").none(),
+          nb::arg("mask").none(), nb::arg("bias").none(), nb::arg("sink").none(), nb::arg("scale"),
+          nb::arg("softcap"),
+          nb::sig("def backward(dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, "
+                  "dq: Array, dk: Array, dv: Array, dbias: Array | None, dsink: Array | None, "
+                  "mask: Sequence[MaskStep] | None, bias: BiasRule | None, sink: Array | None, "
+                  "scale: float, softcap: float) -> None"),
+          "Writes dq, dk, dv; adds to dbias and writes dsink where they are wanted.");
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("available_isas", available_isas);
     m.def("choose_isa", choose_isa, nb::arg("name"));

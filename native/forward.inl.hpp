@@ -208,83 +208,6 @@ void weigh_block(const Panel& panel, const Block& block, const Source<Real>& k, 
     for (; key < block.count; ++key) weigh<Real, 1, Vecs>(panel, block, k, key, column);
 }
 
-// O^T[e, rows] += sum over the block's keys of V[key, e] P[key, rows]. The block is summed on its
-// own and then added, so that rounding grows with the number of blocks, not of keys.
-template <class Real, int Columns, int Vecs>
-void mix_tile(const Panel& panel, const Source<Real>& v, int64_t count, int64_t e, int64_t column) {
-    using S = Simd<Real>;
-    const State<Real> state(panel, column);
-    Vec<Real> sum[Columns][Vecs];
-    for (auto& row : sum) {
-        for (auto& x : row) x = S::set1(0);
-    }
-    multiply<Real, Columns, Vecs>(v.data + e * v.col, v.col, v.row, count, state.p, sum);
-    for (int i = 0; i < Columns; ++i) {
-        for (int j = 0; j < Vecs; ++j) {
-            Real* o = state.ot + (e + i) * kPanel + j * S::kLanes;
-            S::store(o, S::add(S::load(o), sum[i][j]));
-        }
-    }
-}
-
-template <class Real, int Vecs>
-void mix_block(const Panel& panel, const Source<Real>& v, int64_t count, int64_t column) {
-    constexpr int Columns = Simd<Real>::kTileRows;
-    int64_t e = 0;
-    for (; e + Columns <= panel.E; e += Columns) {
-        mix_tile<Real, Columns, Vecs>(panel, v, count, e, column);
-    }
-    if constexpr (Columns > 3) {
-        for (; e + 2 <= panel.E; e += 2) mix_tile<Real, 2, Vecs>(panel, v, count, e, column);
-    }
-    for (; e < panel.E; ++e) mix_tile<Real, 1, Vecs>(panel, v, count, e, column);
-}
-
-// Where some rows must not see some keys, 0 * V is not 0 if V is NaN or infinite.
-template <class Real>
-bool all_finite(const Source<Real>& v, int64_t count, int64_t E) {
-    Real sum = 0;
-    for (int64_t i = 0; i < count; ++i) {
-        for (int64_t e = 0; e < E; ++e) sum += v.data[i * v.row + e * v.col] * 0;
-    }
-    return sum == 0;
-}
-
-template <class Real>
-void mix_visible(const Panel& panel, const Block& block, const Source<Real>& v) {
-    using S = Simd<Real>;
-    for (int64_t column = 0; column < panel.rows; column += S::kLanes) {
-        const State<Real> state(panel, column);
-        for (int64_t e = 0; e < panel.E; ++e) {
-            Vec<Real> sum = S::load(state.ot + e * kPanel);
-            for (int64_t i = 0; i < block.count; ++i) {
-                const Vec<Real> value = S::set1(v.data[i * v.row + e * v.col]);
-                const Vec<Real> more = S::fma(value, S::load(state.p + i * kPanel), sum);
-                sum = S::select(S::bits(block.visible[i] >> column), more, sum);
-            }
-            S::store(state.ot + e * kPanel, sum);
-        }
-    }
-}
-
-// Calls f(column, number of vectors as a constant) until all rows of the panel are covered.
-template <class Real, class F>
-inline void for_columns(int64_t rows, F f) {
-    constexpr int L = Simd<Real>::kLanes, W = Simd<Real>::kTileVecs;
-    for (int64_t column = 0; column < rows; column += W * L) {
-        const int64_t left = (rows - column + L - 1) / L;
-        if (left >= 4) {
-            f.template operator()<4>(column);
-        } else if (left == 3) {
-            f.template operator()<3>(column);
-        } else if (left == 2) {
-            f.template operator()<2>(column);
-        } else {
-            f.template operator()<1>(column);
-        }
-    }
-}
-
 template <class Real>
 void attend(Panel& panel, const Block& block) {
     using S = Simd<Real>;
@@ -298,13 +221,7 @@ void attend(Panel& panel, const Block& block) {
     for_columns<Real>(panel.rows, [&]<int Vecs>(int64_t column) {
         weigh_block<Real, Vecs>(panel, block, k, column);
     });
-    if (block.visible && !all_finite(v, block.count, panel.E)) {
-        mix_visible(panel, block, v);
-    } else {
-        for_columns<Real>(panel.rows, [&]<int Vecs>(int64_t column) {
-            mix_block<Real, Vecs>(panel, v, block.count, column);
-        });
-    }
+    mix(v, block, panel.E, panel.rows, state.p, state.ot);
 
     bool all_seen = true;
     for (int64_t r = 0; r < kPanel; r += S::kLanes) {

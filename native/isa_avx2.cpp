@@ -1,8 +1,11 @@
+// clang-format off: the instruction set comes before what is written in its terms
 #include "simd_avx2.hpp"
-// clang-format off: the instruction set comes first
 #include "forward.inl.hpp"
+#include "backward.inl.hpp"
+#include "table.inl.hpp"
+// clang-format on
 
 namespace clearhead {
 extern const Kernels kernels_avx2;
-const Kernels kernels_avx2 = {"avx2", {begin<float>, begin<double>}, {attend<float>, attend<double>}, {finish<float>, finish<double>}};
+const Kernels kernels_avx2 = table("avx2");
 }  // namespace clearhead

@@ -51,12 +51,51 @@ struct Panel {
     int32_t all_seen;   // every row has seen a key: the fast path may compare against m
 };
 
+// One panel of a backward pass. Its lanes are queries (x = q, y = dout, against rows a = k, b = v)
+// or keys (x = k, y = v, against rows a = q, b = dout). A query's statistics are shift, its lse in
+// log2 units, delta = sum(dout * out), and factor, 1 / (sum of its weights), which takes the
+// rounding of lse out again. They stand by lane in the first case and by row, in the block, in the
+// second.
+struct GradientPanel {
+    int64_t lanes, D, E;
+    bool by_lane;
+    Matrix x, y, a, b;
+    double x_factor, cap_factor;  // as q_factor and cap_factor above
+    const void *shift, *delta;    // [kPanel], where by_lane
+    void *xt, *dxt;               // [D][kPanel]
+    void *yt, *dyt;               // [E][kPanel]; dyt only where lanes are keys
+    void* p;                      // [kBlock][kPanel]: weights, then their gradients
+    void* slope;                  // [kBlock][kPanel]: 1 - tanh^2, where there is a softcap
+    void* sums;                   // [2][kPanel]: by lane, sums of P and of P * dP
+    void *a_rows, *b_rows;        // [kBlock][D] and [kBlock][E], where they must be converted
+};
+
+struct GradientBlock : Block {
+    const void *shift, *delta, *factor;  // [count], where lanes are keys
+};
+
+enum class GradientStep : int32_t {
+    sums,     // lanes are queries: adds to `sums`
+    queries,  // lanes are queries: sums of P, and dxt += dS^T a
+    keys,     // lanes are keys: dyt += P^T b, dxt += dS^T a
+    scores,   // leaves the gradient of the bias in p: dS without the slope of the softcap
+};
+
 // What an instruction set gives. Index 0 works in float, 1 in double.
 struct Kernels {
     const char* isa;
     void (*begin[2])(Panel& panel);                       // transposes q, clears the state
     void (*attend[2])(Panel& panel, const Block& block);  // state += the block's keys and values
     void (*finish[2])(Panel& panel, const Matrix& out);   // out = o / l
+
+    void (*gradient_begin[2])(GradientPanel& panel);  // transposes x and y, clears what is summed
+    void (*gradient_block[2])(GradientPanel& panel, const GradientBlock& block, GradientStep step);
+    // out[i][j] = factor[i] * panel[j][i]: a panel's sums leave it.
+    void (*transpose_out[2])(const void* panel, int64_t rows, int64_t cols, const void* factor,
+                             const Matrix& out);
+    // sums[i] = sum over j of a[i][j] * b[i][j]
+    void (*row_products[2])(const Matrix& a, const Matrix& b, int64_t rows, int64_t cols,
+                            void* sums);
 };
 
 }  // namespace clearhead

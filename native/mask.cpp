@@ -75,18 +75,6 @@ const uint8_t* booleans(const Array& a) {
     return static_cast<const uint8_t*>(a.data);
 }
 
-// In place: bit r of word i becomes bit i of word r (recursive swap of halves, quarters, ...).
-void transpose_bits(uint64_t* x) {
-    uint64_t low = 0x00000000ffffffffu;
-    for (int half = 32; half; half >>= 1, low ^= low << half) {
-        for (int i = 0; i < 64; i = ((i | half) + 1) & ~half) {
-            const uint64_t swap = ((x[i] >> half) ^ x[i | half]) & low;
-            x[i] ^= swap << half;
-            x[i | half] ^= swap;
-        }
-    }
-}
-
 // Eight booleans, one a byte, to eight bits: the multiplication moves bit 8i to bit 56 + i.
 uint64_t pack8(const uint8_t* p) {
     uint64_t x;
@@ -115,6 +103,18 @@ void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int
 }
 
 }  // namespace
+
+// Swaps halves, then quarters, and so on (Hacker's Delight, 7-3).
+void transpose_bits(uint64_t* x) {
+    uint64_t low = 0x00000000ffffffffu;
+    for (int half = 32; half; half >>= 1, low ^= low << half) {
+        for (int i = 0; i < 64; i = ((i | half) + 1) & ~half) {
+            const uint64_t swap = ((x[i] >> half) ^ x[i | half]) & low;
+            x[i] ^= swap << half;
+            x[i | half] ^= swap;
+        }
+    }
+}
 
 Mask::Mask(std::vector<MaskOp> program, int64_t lead_rank, int64_t S)
     : program_(std::move(program)), lead_rank_(lead_rank), S_(S) {

@@ -39,6 +39,9 @@ struct MaskOp {
     Array array, other;
 };
 
+// In place: bit r of word i becomes bit i of word r.
+void transpose_bits(uint64_t* words);
+
 class Mask {
   public:
     Mask(std::vector<MaskOp> program, int64_t lead_rank, int64_t S);

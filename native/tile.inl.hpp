@@ -1,4 +1,5 @@
-// What every algorithm here is made of: the register tile, 2^x, and rows in and out of a panel.
+// What every algorithm here is made of: the register tile, 2^x, rows in and out of a panel, and
+// weighted sums of rows.
 // Included after a simd_<isa>.hpp; everything has internal linkage.
 #pragma once
 #include "kernels.hpp"
@@ -197,6 +198,104 @@ inline Source<Real> source(const Matrix& m, int64_t begin, int64_t count, int64_
         }
     }
     return {scratch, cols, 1};
+}
+
+// Calls f(column, number of vectors as a constant) until all rows of the panel are covered.
+template <class Real, class F>
+inline void for_columns(int64_t rows, F f) {
+    constexpr int L = Simd<Real>::kLanes, W = Simd<Real>::kTileVecs;
+    for (int64_t column = 0; column < rows; column += W * L) {
+        const int64_t left = (rows - column + L - 1) / L;
+        if (left >= 4) {
+            f.template operator()<4>(column);
+        } else if (left == 3) {
+            f.template operator()<3>(column);
+        } else if (left == 2) {
+            f.template operator()<2>(column);
+        } else {
+            f.template operator()<1>(column);
+        }
+    }
+}
+
+// sums[c, lanes] += sum over the block's rows i of rows[i, c] * p[i, lanes]. The block is summed on
+// its own and then added, so that rounding grows with the number of blocks, not of rows.
+template <class Real, int Columns, int Vecs>
+void mix_tile(const Source<Real>& rows, int64_t count, int64_t c, const Real* p, Real* sums) {
+    using S = Simd<Real>;
+    Vec<Real> sum[Columns][Vecs];
+    for (auto& row : sum) {
+        for (auto& x : row) x = S::set1(0);
+    }
+    multiply<Real, Columns, Vecs>(rows.data + c * rows.col, rows.col, rows.row, count, p, sum);
+    for (int i = 0; i < Columns; ++i) {
+        for (int j = 0; j < Vecs; ++j) {
+            Real* out = sums + (c + i) * kPanel + j * S::kLanes;
+            S::store(out, S::add(S::load(out), sum[i][j]));
+        }
+    }
+}
+
+template <class Real, int Vecs>
+void mix_columns(const Source<Real>& rows, int64_t count, int64_t columns, const Real* p,
+                 Real* sums) {
+    constexpr int Columns = Simd<Real>::kTileRows;
+    int64_t c = 0;
+    for (; c + Columns <= columns; c += Columns) {
+        mix_tile<Real, Columns, Vecs>(rows, count, c, p, sums);
+    }
+    if constexpr (Columns > 3) {
+        for (; c + 2 <= columns; c += 2) mix_tile<Real, 2, Vecs>(rows, count, c, p, sums);
+    }
+    for (; c < columns; ++c) mix_tile<Real, 1, Vecs>(rows, count, c, p, sums);
+}
+
+template <class Real>
+bool all_finite(const Source<Real>& rows, int64_t count, int64_t columns) {
+    using S = Simd<Real>;
+    const Matrix m = {rows.data, rows.row, rows.col, sizeof(Real) == 4 ? DType::f32 : DType::f64};
+    const Vec<Real> zero = S::set1(0);
+    bool finite = true;
+    for (int64_t i = 0; i < count; ++i) {
+        Vec<Real> sum = zero;
+        for (int64_t c = 0; c < columns; c += S::kLanes) {
+            sum = S::fma(load_row<Real>(m, i, c, columns - c), zero, sum);
+        }
+        Real lanes[S::kLanes];
+        S::store(lanes, sum);
+        for (const Real x : lanes) finite &= x == 0;
+    }
+    return finite;
+}
+
+// The same sums where some lanes must not see some rows: 0 * x is not 0 if x is NaN or infinite.
+template <class Real>
+void mix_visible(const Source<Real>& rows, const Block& block, int64_t columns, int64_t lanes,
+                 const Real* p, Real* sums) {
+    using S = Simd<Real>;
+    for (int64_t lane = 0; lane < lanes; lane += S::kLanes) {
+        for (int64_t c = 0; c < columns; ++c) {
+            Vec<Real> sum = S::load(sums + c * kPanel + lane);
+            for (int64_t i = 0; i < block.count; ++i) {
+                const Vec<Real> x = S::set1(rows.data[i * rows.row + c * rows.col]);
+                const Vec<Real> more = S::fma(x, S::load(p + i * kPanel + lane), sum);
+                sum = S::select(S::bits(block.visible[i] >> lane), more, sum);
+            }
+            S::store(sums + c * kPanel + lane, sum);
+        }
+    }
+}
+
+template <class Real>
+void mix(const Source<Real>& rows, const Block& block, int64_t columns, int64_t lanes,
+         const Real* p, Real* sums) {
+    if (block.visible && !all_finite(rows, block.count, columns)) {
+        mix_visible(rows, block, columns, lanes, p, sums);
+        return;
+    }
+    for_columns<Real>(lanes, [&]<int Vecs>(int64_t lane) {
+        mix_columns<Real, Vecs>(rows, block.count, columns, p + lane, sums + lane);
+    });
 }
 
 }  // namespace

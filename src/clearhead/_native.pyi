@@ -25,6 +25,24 @@ def forward(
     scale: float,
     softcap: float,
 ) -> None: ...
+def backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    dq: Array,
+    dk: Array,
+    dv: Array,
+    dbias: Array | None,
+    dsink: Array | None,
+    mask: Sequence[MaskStep] | None,
+    bias: BiasRule | None,
+    sink: Array | None,
+    scale: float,
+    softcap: float,
+) -> None: ...
 def isa() -> str: ...
 def available_isas() -> list[str]: ...
 def choose_isa(name: str) -> None: ...

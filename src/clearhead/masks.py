@@ -66,7 +66,7 @@ class Mask:
         raise TypeError("mask: a mask has no truth value, it is joined by & and |, not by and, or")
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._key() == other._key()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash((type(self), self._key()))

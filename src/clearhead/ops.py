@@ -5,6 +5,7 @@ The core (native/attention.hpp) is total: past `_check` nothing can fail but mem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -12,16 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
-from ._check import LSE_DTYPE, Problem, check_attention
+from ._check import LSE_DTYPE, Problem, check_attention, check_gradient, check_merge
 from .biases import Bias
 from .masks import Mask, allowed
 
 __all__ = [
     "AttentionWithLse",
+    "Gradients",
     "attention",
+    "attention_grad",
     "attention_with_lse",
     "available_isas",
     "isa",
+    "merge",
     "num_threads",
     "set_num_threads",
 ]
@@ -36,6 +40,16 @@ class AttentionWithLse(NamedTuple):
 
     out: Array
     lse: Array
+
+
+class Gradients(NamedTuple):
+    """Each of the shape and dtype of its argument; bias and sink None where not given as arrays."""
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array | None
+    sink: Array | None
 
 
 def attention(
@@ -113,6 +127,110 @@ def attention_with_lse(
     return AttentionWithLse(out, lse)
 
 
+def attention_grad(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    *,
+    mask: Mask | Array | None = None,
+    bias: Array | Bias | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sink: Array | None = None,
+) -> Gradients:
+    """The gradient of sum(dout * attention(q, k, v, ...)) with respect to q, k, v, bias and sink.
+
+    dout      (..., H, T, E)   the dtype of q
+    out, lse                   what attention_with_lse returned for the same other arguments
+
+    Returns Gradients(q, k, v, bias, sink), each of its argument's shape and dtype: summed over the
+    axes along which it was broadcast, k and v over the query heads of their group. bias and sink
+    are None where no array was given. Rows that see no key, and what is hidden, contribute 0.
+
+    Memory: O(n d), weights are computed again from lse, never kept; with a bias array, its size.
+    Same bits for any thread count. Arithmetic in float32 (float64 for float64).
+    Source  Dao et al. 2022, algorithm 4.
+    Spec    clearhead.reference.backward
+
+    >>> import numpy as np, clearhead as ch
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 5, 4))
+    >>> out, lse = ch.attention_with_lse(q, k, v)
+    >>> grads = ch.attention_grad(np.ones_like(out), q, k, v, out, lse)
+    >>> np.allclose(grads.v.sum(), out.size)   # every row's weights sum to 1
+    True
+    """
+    problem = check_gradient(dout, q, k, v, out, lse, mask, bias, scale, softcap, sink)
+    work = LSE_DTYPE[q.dtype]  # what the core computes in
+    dq = _gradient_array(problem, q, problem.H, work)
+    dk = _gradient_array(problem, k, problem.G, work)
+    dv = _gradient_array(problem, v, problem.G, work)
+    dbias = np.zeros(bias.shape, work) if isinstance(bias, np.ndarray) else None
+    dsink = None if sink is None else np.zeros((*problem.lead, problem.H), work)
+    if dq.size or dk.size or dv.size:
+        _native.backward(
+            _as_bits(dout),
+            _as_bits(q),
+            _as_bits(k),
+            _as_bits(v),
+            _as_bits(out),
+            _as_bits(lse),
+            _as_bits(dq),
+            _as_bits(dk),
+            _as_bits(dv),
+            dbias,
+            dsink,
+            *_options(problem, mask, bias, softcap, sink),
+        )
+    return Gradients(
+        _sum_to(dq, q),
+        _sum_to(dk, k),
+        _sum_to(dv, v),
+        None if dbias is None else dbias.astype(q.dtype, copy=False),
+        None if dsink is None or sink is None else _sum_to(dsink, sink),
+    )
+
+
+def merge(outs: Sequence[Array], lses: Sequence[Array]) -> AttentionWithLse:
+    """Attention over all keys from attention over disjoint shards of them.
+
+    outs    arrays (..., T, E), one for each shard
+    lses    arrays (..., T), in nats
+
+    out = sum(e^(lse_i - lse) out_i), lse = log(sum e^lse_i). Associative, and commutative up to
+    rounding; a shard that saw no key (out 0, lse -inf) is the identity. Computed in float32
+    (float64 for float64), out in the dtype of the shards. A sink belongs to one shard only.
+    Spec    clearhead.reference.merge
+
+    >>> import numpy as np, clearhead as ch
+    >>> q, k, v = np.random.default_rng(0).normal(size=(3, 6, 4))
+    >>> parts = [ch.attention_with_lse(q, k[i::2], v[i::2]) for i in (0, 1)]
+    >>> np.allclose(ch.merge(*zip(*parts)).out, ch.attention(q, k, v))
+    True
+    """
+    check_merge(outs, lses)
+    work = lses[0].dtype
+    with np.errstate(invalid="ignore", divide="ignore"):
+        top = np.max(lses, axis=0)
+        reference = np.where(np.isneginf(top), 0, top)
+        sizes = [np.exp(lse - reference) for lse in lses]
+        total = np.sum(sizes, axis=0)
+        lse = reference + np.log(total)
+        share = np.where(total == 0, 1, total)
+        # A shard of weight 0 has nothing to say, not even NaN.
+        parts = [
+            np.where(size == 0, 0, size / share)[..., None] * out.astype(work)
+            for size, out in zip(sizes, outs, strict=True)
+        ]
+        parts = [
+            np.where((size == 0)[..., None], 0, part)
+            for size, part in zip(sizes, parts, strict=True)
+        ]
+    return AttentionWithLse(np.sum(parts, axis=0).astype(outs[0].dtype), lse.astype(work))
+
+
 def isa() -> str:
     """The instruction set in use: the best this machine has, or CLEARHEAD_ISA.
 
@@ -160,12 +278,42 @@ def _forward(
         _as_bits(v),
         _as_bits(out),
         lse,
+        *_options(problem, mask, bias, softcap, sink),
+    )
+
+
+def _options(
+    problem: Problem,
+    mask: Mask | Array | None,
+    bias: Array | Bias | None,
+    softcap: float | None,
+    sink: Array | None,
+) -> tuple[list[Any] | None, tuple[str, Array, int] | None, Array | None, float, float]:
+    """The last arguments of every native call."""
+    return (
         None if mask is None else _mask_program(problem, mask),
         None if bias is None else _bias_program(problem, bias),
         None if sink is None else _as_bits(sink),
         problem.scale,
         0.0 if softcap is None else float(softcap),
     )
+
+
+def _gradient_array(problem: Problem, x: Array, heads: int, work: np.dtype[Any]) -> Array:
+    """Where the core writes the gradient of x: of its own shape, or, where x was broadcast, of the
+    full leading shape and in the precision of the sums still to come."""
+    if problem.flat or x.shape[:-3] == problem.lead:
+        return np.zeros(x.shape, x.dtype)
+    return np.zeros((*problem.lead, heads, *x.shape[-2:]), work)
+
+
+def _sum_to(full: Array, x: Array) -> Array:
+    """`full` summed over the axes along which x was broadcast to it."""
+    if full.shape != x.shape:
+        extra = full.ndim - x.ndim
+        axes = [i for i, n in enumerate(full.shape) if i < extra or x.shape[i - extra] != n]
+        full = full.sum(axis=tuple(axes), keepdims=True).reshape(x.shape)
+    return full.astype(x.dtype, copy=False)
 
 
 def _as_bits(x: Array) -> Array:

@@ -1,0 +1,349 @@
+#include "backward.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "panels.hpp"
+#include "threads.hpp"
+
+namespace clearhead {
+namespace {
+
+// What the passes know of every query, [batch][head][T]; see GradientPanel.
+template <class Real>
+struct Statistics {
+    std::vector<Real> shift, delta, factor;
+
+    explicit Statistics(int64_t n) : shift(n), delta(n), factor(n) {}
+};
+
+template <class Real>
+struct GradientWorker {
+    GradientPanel panel;
+    Veil<Real> veil;
+    std::vector<uint64_t> by_row;  // mask bits of a block of queries, one word a query
+    std::vector<Real> lanes;  // [3][kPanel]: shift, delta and factor of the lanes at hand, padded
+    Scratch<Real> scratch;
+
+    explicit GradientWorker(const Problem& p) : GradientWorker(p, p.q.dtype > DType::f32) {}
+
+  private:
+    GradientWorker(const Problem& p, bool converts)
+        : veil(p),
+          by_row(kPanel),
+          lanes(3 * kPanel),
+          scratch({p.D * kPanel, p.D * kPanel, p.E * kPanel, p.E * kPanel, kBlock * kPanel,
+                   kBlock * kPanel, 2 * kPanel, converts * kBlock * p.D, converts * kBlock * p.E}) {
+        panel.D = p.D;
+        panel.E = p.E;
+        panel.cap_factor = p.softcap * kLog2e;
+        panel.x_factor = p.q_factor();
+        panel.xt = scratch.take(p.D * kPanel);
+        panel.dxt = scratch.take(p.D * kPanel);
+        panel.yt = scratch.take(p.E * kPanel);
+        panel.dyt = scratch.take(p.E * kPanel);
+        panel.p = scratch.take(kBlock * kPanel);
+        panel.slope = scratch.take(kBlock * kPanel);
+        panel.sums = scratch.take(2 * kPanel);
+        panel.a_rows = scratch.take(converts * kBlock * p.D);
+        panel.b_rows = scratch.take(converts * kBlock * p.E);
+    }
+};
+
+template <class Real>
+class Backward {
+  public:
+    Backward(const Problem& p, const Array& dout, const Gradients& gradients,
+             const Kernels& kernels, const std::function<bool()>& interrupted)
+        : p_(p),
+          dout_(dout),
+          gradients_(gradients),
+          kernels_(kernels),
+          interrupted_(interrupted),
+          panels_(p.panels()),
+          heads_(p.batches() * p.H),
+          statistics_(heads_ * p.T) {
+        const int count = workers_for(std::max(heads_ * panels_, p.batches() * p.G * key_panels()));
+        workers_.reserve(count);
+        for (int i = 0; i < count; ++i) workers_.emplace_back(p);
+    }
+
+    bool run() {
+        return for_all(heads_ * panels_, [&](int64_t task, Worker& w) { queries(task, w); }) &&
+               for_all(heads_, [&](int64_t head, Worker&) { sink(head); }) && plan() &&
+               for_all(p_.batches() * p_.G * key_panels(),
+                       [&](int64_t task, Worker& w) { keys(task, w); }) &&
+               bias();
+    }
+
+  private:
+    using Worker = GradientWorker<Real>;
+    static constexpr int kPrecision = sizeof(Real) == 8;
+
+    template <class F>
+    bool for_all(int64_t n, F f) {
+        return parallel_for(
+            n, std::min<int64_t>(workers_for(n), static_cast<int64_t>(workers_.size())),
+            [&](int64_t task, int worker) { f(task, workers_[worker]); }, interrupted_);
+    }
+
+    int64_t key_panels() const { return (p_.S + kPanel - 1) / kPanel; }
+    int64_t group(int64_t head) const { return head / (p_.H / p_.G); }
+    int64_t query(const Place& at) const { return (at.batch * p_.H + at.head) * p_.T + at.t0; }
+
+    // A panel of queries, ready for its blocks of keys.
+    void begin_queries(const Place& at, Worker& w) {
+        GradientPanel& panel = w.panel;
+        panel.lanes = at.rows;
+        panel.by_lane = true;
+        panel.x = matrix(p_, p_.q, at, at.head, at.t0);
+        panel.y = matrix(p_, dout_, at, at.head, at.t0);
+        panel.a = matrix(p_, p_.k, at, group(at.head), 0);
+        panel.b = matrix(p_, p_.v, at, group(at.head), 0);
+        std::copy_n(&statistics_.shift[query(at)], at.rows, shift(w));
+        std::copy_n(&statistics_.delta[query(at)], at.rows, delta(w));
+        panel.shift = shift(w);
+        panel.delta = delta(w);
+        kernels_.gradient_begin[kPrecision](panel);
+    }
+
+    // A kernel reads whole vectors, so the statistics of its lanes stand padded.
+    static Real* shift(Worker& w) { return w.lanes.data(); }
+    static Real* delta(Worker& w) { return w.lanes.data() + kPanel; }
+    static Real* factor(Worker& w) { return w.lanes.data() + 2 * kPanel; }
+
+    void each_block(const Place& at, Worker& w, GradientStep step) {
+        for_blocks(p_, at, w.veil, [&](const Block& block) {
+            kernels_.gradient_block[kPrecision](w.panel, {block, nullptr, nullptr, nullptr}, step);
+        });
+    }
+
+    // dq of one panel, and the statistics of its queries. In half precision `out` is too coarse to
+    // give delta (its rounding is as large as the differences dP - delta): a pass of its own sums
+    // P * dP instead.
+    void queries(int64_t task, Worker& w) {
+        const int64_t head = task / panels_;
+        const Place at =
+            p_.place(head / p_.H, head % p_.H, (panels_ - 1 - task % panels_) * kPanel);
+        Real* const shifts = &statistics_.shift[query(at)];
+        Real* const deltas = &statistics_.delta[query(at)];
+        Real* const factors = &statistics_.factor[query(at)];
+        const int64_t lse = p_.offset(p_.lse, at, at.head);
+        for (int64_t r = 0; r < at.rows; ++r) {
+            const double x =
+                read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
+            shifts[r] = static_cast<Real>(x == -INFINITY ? INFINITY : x);  // its weights are 0
+        }
+        const double sink = p_.sink_at(at) * kLog2e;
+        const Real* sums = static_cast<const Real*>(w.panel.sums);
+        const auto total = [&](int64_t r) {
+            return static_cast<double>(sums[r]) + std::exp2(sink - static_cast<double>(shifts[r]));
+        };
+        if (p_.q.dtype > DType::f32) {
+            begin_queries(at, w);
+            each_block(at, w, GradientStep::sums);
+            for (int64_t r = 0; r < at.rows; ++r) {
+                deltas[r] = sums[r] == 0 ? 0 : static_cast<Real>(sums[kPanel + r] / total(r));
+            }
+        } else {
+            kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),
+                                              matrix(p_, p_.out, at, at.head, at.t0), at.rows, p_.E,
+                                              deltas);
+        }
+        begin_queries(at, w);
+        each_block(at, w, GradientStep::queries);
+        for (int64_t r = 0; r < at.rows; ++r) {
+            const double sum = total(r);
+            factors[r] = static_cast<Real>(sum == 0 ? 0 : 1 / sum);
+            factor(w)[r] = static_cast<Real>(p_.scale * static_cast<double>(factors[r]));
+        }
+        kernels_.transpose_out[kPrecision](w.panel.dxt, at.rows, p_.D, factor(w),
+                                           matrix(p_, gradients_.q, at, at.head, at.t0));
+    }
+
+    // d loss / d sink = -(weight of the sink) * delta, summed over the queries.
+    void sink(int64_t head) {
+        if (!gradients_.sink) return;
+        const Place at = p_.place(head / p_.H, head % p_.H, 0);
+        const double logit = p_.sink_at(at) * kLog2e;
+        double sum = 0;
+        for (int64_t i = head * p_.T; i < (head + 1) * p_.T; ++i) {
+            const double weight = std::exp2(logit - static_cast<double>(statistics_.shift[i])) *
+                                  static_cast<double>(statistics_.factor[i]);
+            sum -= weight == 0 ? 0 : weight * static_cast<double>(statistics_.delta[i]);
+        }
+        Real* out = static_cast<Real*>(const_cast<void*>(gradients_.sink.data));
+        out[p_.offset(gradients_.sink, at, at.head)] = static_cast<Real>(sum);
+    }
+
+    // Which stretches of keys each panel of queries sees: the second pass asks by keys.
+    bool plan() {
+        if (!p_.mask) return true;
+        plan_.resize(p_.batches() * panels_);
+        return for_all(static_cast<int64_t>(plan_.size()), [&](int64_t i, Worker& w) {
+            plan_[i] = w.veil.mask->runs(p_.place(i / panels_, 0, i % panels_ * kPanel));
+        });
+    }
+
+    Seen seen(int64_t batch, int64_t panel, int64_t s0, int64_t count) const {
+        if (!p_.mask) return Seen::all;
+        const std::vector<Run>& runs = plan_[batch * panels_ + panel];
+        auto run = std::upper_bound(runs.begin(), runs.end(), s0,
+                                    [](int64_t s, const Run& r) { return s < r.end; });
+        return run->end >= s0 + count ? run->seen : Seen::some;
+    }
+
+    // As lay_out, with the roles exchanged: word i of the bits is query at.t0 + i, bit r key s0 +
+    // r.
+    bool lay_out_keys(const Place& at, int64_t s0, int64_t count, Seen seen, Worker& w,
+                      GradientBlock& block) {
+        const uint64_t all = first_bits(count);
+        block.visible = nullptr;
+        block.bias = nullptr;
+        if (seen == Seen::all && p_.bias.kind == BiasKind::none) return true;
+        if (seen == Seen::some) {
+            std::fill(w.by_row.begin(), w.by_row.end(), 0);
+            w.veil.mask->bits(at, s0, count, w.by_row.data());
+            transpose_bits(w.by_row.data());
+        } else {
+            std::fill(w.by_row.begin(), w.by_row.end(), all);
+        }
+        if (p_.bias.kind != BiasKind::none) {
+            for (int64_t i = 0; i < at.rows; ++i) {
+                for (int64_t r = 0; r < count; ++r) {
+                    const double x = bias_at(p_, at, at.t0 + i, s0 + r) * kLog2e;
+                    w.veil.bias[i * kPanel + r] = static_cast<Real>(x);
+                    if (x == -INFINITY) w.by_row[i] &= ~(uint64_t{1} << r);
+                }
+            }
+            block.bias = w.veil.bias.data();
+        }
+        uint64_t every = all, some = 0;
+        for (int64_t i = 0; i < at.rows; ++i) {
+            every &= w.by_row[i];
+            some |= w.by_row[i] & all;
+        }
+        if (every != all) block.visible = w.by_row.data();
+        return some != 0;
+    }
+
+    // dk and dv of one panel of keys: all query heads of its group, all their queries.
+    void keys(int64_t task, Worker& w) {
+        const int64_t batch = task / key_panels() / p_.G, own = task / key_panels() % p_.G;
+        const int64_t s0 = task % key_panels() * kPanel, count = std::min(kPanel, p_.S - s0);
+        GradientPanel& panel = w.panel;
+        Place at = p_.place(batch, 0, 0);
+        panel.lanes = count;
+        panel.by_lane = false;
+        panel.x = matrix(p_, p_.k, at, own, s0);
+        panel.y = matrix(p_, p_.v, at, own, s0);
+        kernels_.gradient_begin[kPrecision](panel);
+        for (int64_t head = own * (p_.H / p_.G); group(head) == own && head < p_.H; ++head) {
+            for (int64_t i = 0; i < panels_; ++i) {
+                const Seen how = seen(batch, i, s0, count);
+                if (how == Seen::none) continue;
+                at = p_.place(batch, head, i * kPanel);
+                panel.a = matrix(p_, p_.q, at, head, 0);
+                panel.b = matrix(p_, dout_, at, head, 0);
+                GradientBlock block = {{at.t0, at.rows, nullptr, nullptr},
+                                       &statistics_.shift[query(at)],
+                                       &statistics_.delta[query(at)],
+                                       &statistics_.factor[query(at)]};
+                if (lay_out_keys(at, s0, count, how, w, block)) {
+                    kernels_.gradient_block[kPrecision](panel, block, GradientStep::keys);
+                }
+            }
+        }
+        const auto leave = [&](const void* sums, int64_t cols, double by, const Array& to) {
+            std::fill_n(factor(w), count, static_cast<Real>(by));
+            kernels_.transpose_out[kPrecision](sums, count, cols, factor(w),
+                                               matrix(p_, to, at, own, s0));
+        };
+        leave(panel.dxt, p_.D, p_.scale, gradients_.k);
+        leave(panel.dyt, p_.E, 1, gradients_.v);
+    }
+
+    // dbias = dS, summed over what the bias was repeated along. A task owns cells of the bias, all
+    // of its repetitions included, so that no two threads add to one place.
+    bool bias() {
+        const Array& out = gradients_.bias;
+        if (!out) return true;
+        const int64_t own_panels = out.row ? panels_ : 1, own_heads = out.head ? p_.H : 1;
+        int64_t own_batches = 1;
+        for (size_t i = 0; i < p_.lead.size(); ++i) own_batches *= out.lead[i] ? p_.lead[i] : 1;
+        return for_all(own_batches * own_heads * own_panels, [&](int64_t task, Worker& w) {
+            const int64_t panel = task % own_panels, head = task / own_panels % own_heads;
+            const int64_t cell = p_.offset(out, own_place(task / own_panels / own_heads), 0);
+            for (int64_t batch = 0; batch < p_.batches(); ++batch) {
+                if (p_.offset(out, p_.place(batch, 0, 0), 0) != cell) continue;
+                for (int64_t h = head; h < (out.head ? head + 1 : p_.H); ++h) {
+                    for (int64_t i = panel; i < (out.row ? panel + 1 : panels_); ++i) {
+                        add_bias(p_.place(batch, h, i * kPanel), w);
+                    }
+                }
+            }
+        });
+    }
+
+    // The n-th batch among those that differ in the bias's own leading axes.
+    Place own_place(int64_t n) const {
+        Place at = {};
+        for (size_t i = p_.lead.size(); i-- > 0;) {
+            if (!gradients_.bias.lead[i]) continue;
+            at.lead[i] = n % p_.lead[i];
+            n /= p_.lead[i];
+        }
+        return at;
+    }
+
+    void add_bias(const Place& at, Worker& w) {
+        const Array& to = gradients_.bias;
+        Real* out = static_cast<Real*>(const_cast<void*>(to.data)) + p_.offset(to, at, at.head);
+        const Real* ds = static_cast<const Real*>(w.panel.p);
+        const Real* factors = &statistics_.factor[query(at)];
+        begin_queries(at, w);
+        for_blocks(p_, at, w.veil, [&](const Block& block) {
+            kernels_.gradient_block[kPrecision](w.panel, {block, nullptr, nullptr, nullptr},
+                                                GradientStep::scores);
+            double all = 0;
+            for (int64_t i = 0; i < block.count; ++i) {
+                double column = 0;
+                for (int64_t r = 0; r < at.rows; ++r) {
+                    const Real x = ds[i * kPanel + r] * factors[r];
+                    if (to.row) {
+                        out[(at.t0 + r) * to.row + (block.begin + i) * to.col] += x;
+                    } else {
+                        column += static_cast<double>(x);
+                    }
+                }
+                all += column;
+                if (!to.row && to.col) {
+                    out[(block.begin + i) * to.col] += static_cast<Real>(column);
+                }
+            }
+            if (!to.row && !to.col) *out += static_cast<Real>(all);
+        });
+    }
+
+    const Problem& p_;
+    const Array& dout_;
+    const Gradients& gradients_;
+    const Kernels& kernels_;
+    const std::function<bool()>& interrupted_;
+    const int64_t panels_, heads_;
+    Statistics<Real> statistics_;
+    std::vector<Worker> workers_;
+    std::vector<std::vector<Run>> plan_;
+};
+
+}  // namespace
+
+bool backward(const Problem& p, const Array& dout, const Gradients& gradients,
+              const Kernels& kernels, const std::function<bool()>& interrupted) {
+    return p.q.dtype == DType::f64
+               ? Backward<double>(p, dout, gradients, kernels, interrupted).run()
+               : Backward<float>(p, dout, gradients, kernels, interrupted).run();
+}
+
+}  // namespace clearhead

@@ -1,0 +1,24 @@
+// Every kernel of an instruction set, in float and in double. A new kernel is one more line here
+// and reaches all of them.
+#pragma once
+#include "backward.inl.hpp"
+#include "forward.inl.hpp"
+
+namespace clearhead {
+namespace {
+
+constexpr Kernels table(const char* isa) {
+    return {
+        .isa = isa,
+        .begin = {begin<float>, begin<double>},
+        .attend = {attend<float>, attend<double>},
+        .finish = {finish<float>, finish<double>},
+        .gradient_begin = {gradient_begin<float>, gradient_begin<double>},
+        .gradient_block = {gradient_block<float>, gradient_block<double>},
+        .transpose_out = {transpose_out<float>, transpose_out<double>},
+        .row_products = {row_products<float>, row_products<double>},
+    };
+}
+
+}  // namespace
+}  // namespace clearhead
