@@ -147,13 +147,12 @@ class AttentionMap:
         block = (*self.shape[:-2], *dots.shape)  # what rules of (t, s) are broadcast to
         bias = seen = None
         if isinstance(self.bias, Bias):
-            tile = self.bias._at(self._distance(t[:, None], s))
-            bias = np.broadcast_to(tile, block)[one]
+            bias = np.broadcast_to(self.bias._at(self._distance(t[:, None], s)), block)[one]
         elif self.bias is not None:
             bias = np.broadcast_to(self.bias, self.shape)[one][t, columns]
         if isinstance(self.mask, Mask):
-            tile = self.mask._seen(t[:, None], s[None, :], *self.shape[-2:])
-            seen = np.broadcast_to(tile, block)[one]
+            allowed = self.mask._seen(t[:, None], s[None, :], *self.shape[-2:])
+            seen = np.broadcast_to(allowed, block)[one]
         elif self.mask is not None:
             seen = np.broadcast_to(self.mask, self.shape)[one][t, columns]
         return self._weights(dots, self.lse[one][t][:, None], bias, seen)
