@@ -25,7 +25,6 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["release.md"]
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
-suppress_warnings = ["myst.header"]  # pages made by hand elsewhere may begin at a deeper heading
 
 html_theme = "furo"
 html_title = f"clearhead {release}"

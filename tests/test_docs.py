@@ -6,7 +6,7 @@ lines `$ clearhead ...` run, and the output below them is compared likewise. A c
 
     <!-- needs: torch, model -->
 
-names modules, or `model` (the default model, unpacked in the cache), without which the rest of that
+names modules, or `model` (the default model, fetched before), without which the rest of that
 page is skipped. A ```sh fence is for what no test can run, such as installation.
 """
 
@@ -29,6 +29,7 @@ import numpy as np
 import pytest
 
 from clearhead.cli import main
+from clearhead.models.store import list_models
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -88,9 +89,8 @@ def run_console(example: Example, page: str) -> None:
 def skip_without(needs: tuple[str, ...]) -> None:
     for name in needs:
         if name == "model":
-            models = pytest.importorskip("clearhead.models.store", reason="no models in this build")
-            if not models.default_is_cached():
-                pytest.skip("the default model is not in the cache")
+            if all(model.folder is None for model in list_models()):
+                pytest.skip("the default model has not been fetched: clearhead models fetch")
         elif importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
 
@@ -111,7 +111,9 @@ def test_every_example_on_the_page_runs(
 
 
 def test_the_runner_sees_every_fence_and_fails_when_an_example_is_wrong() -> None:
-    text = "# t\n\n```python\nx = 2\n```\n\n<!-- needs: numpy, torch -->\n```python\n>>> x\n3\n```\n"
+    text = (
+        "# t\n\n```python\nx = 2\n```\n\n<!-- needs: numpy, torch -->\n```python\n>>> x\n3\n```\n"
+    )
     one, two = examples(text)
     assert (one.kind, one.line, two.needs) == ("python", 3, ("numpy", "torch"))
     names: dict[str, Any] = {}
