@@ -135,7 +135,7 @@ class Backward {
                 read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
             shifts[r] = static_cast<Real>(x == -INFINITY ? INFINITY : x);  // its weights are 0
         }
-        const double sink = p_.sink_at(at) * kLog2e;
+        const double sink = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
         const Real* sums = static_cast<const Real*>(w.panel.sums);
         const auto total = [&](int64_t r) {
             return static_cast<double>(sums[r]) + std::exp2(sink - static_cast<double>(shifts[r]));
@@ -166,7 +166,7 @@ class Backward {
     void sink(int64_t head) {
         if (!gradients_.sink) return;
         const Place at = p_.place(head / p_.H, head % p_.H, 0);
-        const double logit = p_.sink_at(at) * kLog2e;
+        const double logit = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
         double sum = 0;
         for (int64_t i = head * p_.T; i < (head + 1) * p_.T; ++i) {
             const double weight = std::exp2(logit - static_cast<double>(statistics_.shift[i])) *
@@ -212,8 +212,8 @@ class Backward {
         if (p_.bias.kind != BiasKind::none) {
             for (int64_t i = 0; i < at.rows; ++i) {
                 for (int64_t r = 0; r < count; ++r) {
-                    const double x = bias_at(p_, at, at.t0 + i, s0 + r) * kLog2e;
-                    w.veil.bias[i * kPanel + r] = static_cast<Real>(x);
+                    const double x = bias_at(p_, at, at.t0 + i, s0 + r);
+                    w.veil.bias[i * kPanel + r] = in_log2<Real>(x);
                     if (x == -INFINITY) w.by_row[i] &= ~(uint64_t{1} << r);
                 }
             }

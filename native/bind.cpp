@@ -208,7 +208,11 @@ NB_MODULE(_native, m) {
     m.def("forward", forward_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
           nb::arg("v").noconvert(), nb::arg("out").noconvert(), nb::arg("lse").none(),
           nb::arg("mask").none(), nb::arg("bias").none(), nb::arg("sink").none(), nb::arg("scale"),
-          nb::arg("softcap"));
+          nb::arg("softcap"),
+          nb::sig("def forward(q: Array, k: Array, v: Array, out: Array, lse: Array | None, "
+                  "mask: Sequence[MaskStep] | None, bias: BiasRule | None, sink: Array | None, "
+                  "scale: float, softcap: float) -> None"),
+          "Writes out, and lse where it is wanted. All arguments have been checked.");
     m.def("backward", backward_py, nb::arg("dout").noconvert(), nb::arg("q").noconvert(),
           nb::arg("k").noconvert(), nb::arg("v").noconvert(), nb::arg("out").noconvert(),
           nb::arg("lse").noconvert(), nb::arg("dq").noconvert(), nb::arg("dk").noconvert(),

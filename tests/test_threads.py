@@ -1,0 +1,153 @@
+"""The thread pool as Python sees it: counts, forks, interrupts, company."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import clearhead as ch
+
+
+@pytest.fixture(autouse=True)
+def _restore_the_thread_count():
+    before = ch.num_threads()
+    yield
+    ch.set_num_threads(before)
+
+
+def problem(T: int = 257, H: int = 3, D: int = 19):
+    rng = np.random.default_rng(7)
+    return rng.normal(size=(3, 2, H, T, D)).astype(np.float32)
+
+
+def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS")}
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("mask", [None, ch.causal(), ch.window(left=30, right=5)])
+def test_the_thread_count_changes_no_bit(mask) -> None:
+    q, k, v = problem()
+    dout = np.random.default_rng(1).normal(size=q.shape).astype(np.float32)
+    results = []
+    for count in (1, 2, 7):
+        ch.set_num_threads(count)
+        out, lse = ch.attention_with_lse(q, k, v, mask=mask)
+        results.append((out, lse, *ch.attention_grad(dout, q, k, v, out, lse, mask=mask)[:3]))
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            assert a.tobytes() == b.tobytes()
+
+
+def test_the_environment_chooses_the_count() -> None:
+    show = "import clearhead; print(clearhead.num_threads())"
+    assert run(show, CLEARHEAD_NUM_THREADS="3", OMP_NUM_THREADS="2").stdout.strip() == "3"
+    assert run(show, OMP_NUM_THREADS="5,2").stdout.strip() == "5"
+    assert 1 <= int(run(show).stdout) <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("value", ["0", "two", "-1", "3.5", "4096"])
+def test_a_count_that_is_none_is_refused_by_name(value: str) -> None:
+    failed = run("import clearhead; clearhead.num_threads()", CLEARHEAD_NUM_THREADS=value)
+    assert f"ValueError: CLEARHEAD_NUM_THREADS: is '{value}'" in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("count", "error"), [(0, ValueError), (2000, ValueError), (1.0, TypeError)]
+)
+def test_set_num_threads_refuses_what_is_no_count(count, error) -> None:
+    with pytest.raises(error, match="count: is"):
+        ch.set_num_threads(count)
+
+
+def test_a_forked_child_computes_the_same() -> None:
+    done = run(
+        """
+        import os, warnings
+        import numpy as np
+        import clearhead as ch
+        warnings.simplefilter("ignore")
+        ch.set_num_threads(2)
+        q = np.random.default_rng(0).normal(size=(1, 4, 300, 16)).astype("float32")
+        before = ch.attention(q, q, q)
+        child = os.fork()
+        if child == 0:
+            same = np.array_equal(before, ch.attention(q, q, q))
+            os._exit(0 if same else 1)
+        _, status = os.waitpid(child, 0)
+        assert np.array_equal(before, ch.attention(q, q, q))
+        print(os.waitstatus_to_exitcode(status))
+        """
+    )
+    assert done.stdout.strip() == "0", done.stderr
+
+
+def test_threads_of_one_process_share_the_pool_without_a_wrong_bit() -> None:
+    ch.set_num_threads(2)
+    inputs = [problem() + i for i in range(8)]
+    expected = [ch.attention(*x) for x in inputs]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            for want, got in zip(
+                expected, pool.map(lambda x: ch.attention(*x), inputs), strict=True
+            ):
+                assert want.tobytes() == got.tobytes()
+
+
+def test_other_python_threads_run_during_a_call() -> None:
+    """The GIL is released: a counting thread counts while one call is under way."""
+    q = np.zeros((1, 1, 16384, 64), np.float32)
+    done, counts = threading.Event(), []
+
+    def count() -> None:
+        while not done.is_set():
+            counts.append(time.perf_counter())
+
+    ch.set_num_threads(1)
+    counter = threading.Thread(target=count)
+    counter.start()
+    start = time.perf_counter()
+    ch.attention(q, q, q)
+    end = time.perf_counter()
+    done.set()
+    counter.join()
+    within = [t for t in counts if start + 0.25 * (end - start) < t < start + 0.75 * (end - start)]
+    assert len(within) > 10
+
+
+def test_ctrl_c_stops_a_long_call() -> None:
+    code = """
+        import time
+        import numpy as np
+        import clearhead as ch
+        q = np.zeros((1, 64, 65536, 64), np.float32)
+        print("ready", flush=True)
+        try:
+            ch.attention(q, q, q)
+        except KeyboardInterrupt:
+            print("stopped", flush=True)
+        small = np.ones((4, 2))
+        print(ch.attention(small, small, small).sum())
+        """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    rest, _ = process.communicate(timeout=60)  # the whole call would take many minutes
+    assert rest.split() == ["stopped", "8.0"]
