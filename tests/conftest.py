@@ -1,5 +1,11 @@
 """Modules that tests import, by `pythonpath` in pyproject.toml: their asserts are explained too."""
 
+import numpy as np
 import pytest
 
 pytest.register_assert_rewrite("conformance", "gradient_conformance", "naive", "subject")
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20251130)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .biases import Bias, alibi, relative_bias
+    from .linear import LinearGradients, linear_attention, linear_attention_grad
     from .maps import AttentionMap, attention_map
     from .masks import (
         Mask,
@@ -59,6 +60,7 @@ _HOME = {
     "Gradients": "ops",
     "Lesson": "worked.learn",
     "Link": "models.run",
+    "LinearGradients": "linear",
     "Mask": "masks",
     "Token": "models.tokens",
     "Vectors": "worked.vectors",
@@ -78,6 +80,8 @@ _HOME = {
     "isa": "ops",
     "learn": "worked.learn",
     "lengths": "masks",
+    "linear_attention": "linear",
+    "linear_attention_grad": "linear",
     "load": "models.runfile",
     "merge": "ops",
     "num_threads": "ops",
@@ -99,6 +103,7 @@ __all__ = [
     "CheckpointError",
     "Gradients",
     "Lesson",
+    "LinearGradients",
     "Link",
     "Mask",
     "Token",
@@ -120,6 +125,8 @@ __all__ = [
     "isa",
     "learn",
     "lengths",
+    "linear_attention",
+    "linear_attention_grad",
     "load",
     "merge",
     "num_threads",
