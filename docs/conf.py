@@ -27,6 +27,8 @@ myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"clearhead {release}"
 html_math_renderer = "mathml"
 html_copy_source = False
@@ -99,12 +101,12 @@ def first_paragraph(text: str) -> str:
 def docstring_as_written(
     app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
 ) -> None:
-    """Our docstrings are laid out for a terminal: the first paragraph as text, the rest as it is."""
+    """Our docstrings are laid out for a terminal: the first paragraph is text, the rest stays."""
     text = "\n".join(lines).strip("\n")
     head, _, body = text.partition("\n\n")
     lines[:] = [*as_text(head).splitlines(), ""]
     for is_example, chunk in chunks(body.splitlines()):
-        lines.append(".. code-block:: pycon" if is_example else "::")
+        lines.append(f".. code-block:: {'pycon' if is_example else 'text'}")
         lines += ["", *(f"   {line}" for line in chunk), ""]
 
 

@@ -1,8 +1,8 @@
 """Every example on every page runs, and the site builds without a warning or a link elsewhere.
 
-A fence that begins with ```python runs, in the order of the page and in one namespace; where it has
-`>>>` prompts, what it prints is compared, and `...` stands for anything. In a ```console fence the
-lines `$ clearhead ...` run, and the output below them is compared likewise. A comment before a fence
+A fence that begins with ```python runs, in the order of the page and in one namespace; where it
+has `>>>` prompts, what it prints is compared, and `...` stands for anything. In a ```console fence
+the lines `$ clearhead ...` run, and what is below them is compared likewise. A comment before it
 
     <!-- needs: torch, model -->
 
