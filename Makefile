@@ -21,4 +21,4 @@ bench:
 	$(PYTHON) benchmarks/attention.py
 
 docs:  ## the documentation site, into site/
-	$(PYTHON) -m mkdocs build --strict
+	$(PYTHON) -m sphinx -W --keep-going -q docs site
