@@ -41,7 +41,7 @@ def read(
 
     >>> run = ch.read("The animal crossed the road because it was tired.")
     >>> run.links("it", top=1)
-    [Link(layer=5, head=11, source=7, target=2, weight=0.6...)]
+    [Link(layer=0, head=2, source=7, target=6, weight=0.99...)]
     """
     if window and cut:
         raise ValueError(
