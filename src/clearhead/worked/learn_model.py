@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import reference
+from ..ops import attention_grad, attention_with_lse
 
 Array = NDArray[np.float64]
 Parameters = dict[str, Array]
@@ -91,7 +91,7 @@ def parameters(
 def forward(p: Parameters, batch: Batch, heads: int) -> Pass:
     x = p["table"][batch.ids]
     q, k, v = (_split(x @ p[name], heads) for name in ("W_Q", "W_K", "W_V"))
-    out, lse = reference.forward(q, k, v, mask=batch.mask)
+    out, lse = attention_with_lse(q, k, v, mask=batch.mask)
     mixed = _join(out)
     z = x + (mixed @ p["W_O"] if "W_O" in p else mixed)
     hidden = np.maximum(z @ p["W_1"] + p["b_1"], 0) if "W_1" in p else None
@@ -126,7 +126,7 @@ def backward(p: Parameters, batch: Batch, heads: int, f: Pass) -> Parameters:
         g["W_O"] = _outer(f.mixed, dz)
         dmixed = dz @ p["W_O"].T
     dout = _split(dmixed, heads)
-    da = reference.backward(dout, f.q, f.k, f.v, mask=batch.mask)
+    da = attention_grad(dout, f.q, f.k, f.v, f.out, f.lse, mask=batch.mask)
 
     dx = dz.copy()  # z = x + ...
     for name, dhead in (("W_Q", da.q), ("W_K", da.k), ("W_V", da.v)):
