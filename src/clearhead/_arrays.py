@@ -37,15 +37,23 @@ def any_arrays(function: _Function) -> _Function:
     An argument or result may be an array, a sequence or named tuple of arrays, or something else.
     """
 
+    inner: Any = function
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    names = inner.__code__.co_varnames
+
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
+        # NumPy's arrays pass in 0.2 microseconds, so the loops are written out.
         for x in args:
-            if type(x) not in _PLAIN:
-                return _convert_and_call(function, args, options)
-        for x in options.values():
-            if type(x) not in _PLAIN:
-                return _convert_and_call(function, args, options)
-        return function(*args, **options)
+            if type(x) is not np.ndarray and type(x) not in _PLAIN:
+                return _convert_and_call(function, names, args, options)
+        if options:
+            for x in options.values():
+                if type(x) not in _PLAIN:
+                    return _convert_and_call(function, names, args, options)
+            return function(*args, **options)
+        return function(*args)
 
     return call  # type: ignore[return-value]
 
@@ -56,9 +64,15 @@ def to_numpy(name: str, x: Any) -> Any:
     return _INTO[kind](name, x) if kind in _INTO else x
 
 
-def _convert_and_call(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
-    names = function.__code__.co_varnames if hasattr(function, "__code__") else ()
-    named = [(names[i] if i < len(names) else f"argument {i}", x) for i, x in enumerate(args)]
+def _convert_and_call(
+    function: Callable[..., Any],
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> Any:
+    named = list(zip(names, args, strict=False))
+    if len(named) < len(args):
+        return function(*args, **options)  # too many: Python says so
     found: dict[str, tuple[str, Any]] = {}  # kind: the first argument of it
     for name, x in [*named, *options.items()]:
         for label, item in _items(name, x):

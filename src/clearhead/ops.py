@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _native
+from ._arrays import any_arrays
 from ._check import LSE_DTYPE, Problem, check_attention, check_gradient, check_merge
 from .biases import Bias
 from .masks import Mask, allowed
@@ -36,7 +37,7 @@ _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class AttentionWithLse(NamedTuple):
-    """out (..., H, T, E) and lse (..., H, T): the log of each row's sum of exponentials, in nats."""
+    """out (..., H, T, E) and lse (..., H, T): log of the sum of a row's exponentials, in nats."""
 
     out: Array
     lse: Array
@@ -52,6 +53,7 @@ class Gradients(NamedTuple):
     sink: Array | None
 
 
+@any_arrays
 def attention(
     q: Array,
     k: Array,
@@ -65,7 +67,8 @@ def attention(
 ) -> Array:
     """Exact softmax attention: out = softmax(scale * q k^T) v over the keys that `mask` allows.
 
-    q        (..., H, T, D)   float64, float32, float16 or bfloat16; any strides; not modified
+    q        (..., H, T, D)   float64, float32, float16 or bfloat16; any strides; not modified;
+                              NumPy, PyTorch or JAX on the CPU, or DLPack: the result is alike
     k        (..., G, S, D)   H % G == 0; query head h reads group h // (H // G)
     v        (..., G, S, E)   leading axes broadcast; (T, D), (S, D), (S, E) is one head
     mask     Mask, or bool broadcastable to (..., H, T, S); True = may attend; None: all
@@ -98,6 +101,7 @@ def attention(
     return out
 
 
+@any_arrays
 def attention_with_lse(
     q: Array,
     k: Array,
@@ -127,6 +131,7 @@ def attention_with_lse(
     return AttentionWithLse(out, lse)
 
 
+@any_arrays
 def attention_grad(
     dout: Array,
     q: Array,
@@ -193,6 +198,7 @@ def attention_grad(
     )
 
 
+@any_arrays
 def merge(outs: Sequence[Array], lses: Sequence[Array]) -> AttentionWithLse:
     """Attention over all keys from attention over disjoint shards of them.
 
