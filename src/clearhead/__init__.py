@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         num_threads,
         set_num_threads,
     )
+    from .regression import Match, SoftLookup, kernel_regression
     from .worked import why
     from .worked.learn import Lesson, learn
     from .worked.vectors import Vectors, read_vectors
@@ -62,6 +63,8 @@ _HOME = {
     "Link": "models.run",
     "LinearGradients": "linear",
     "Mask": "masks",
+    "Match": "regression",
+    "SoftLookup": "regression",
     "Token": "models.tokens",
     "Vectors": "worked.vectors",
     "Word": "models.tokens",
@@ -78,6 +81,7 @@ _HOME = {
     "documents": "masks",
     "first_keys": "masks",
     "isa": "ops",
+    "kernel_regression": "regression",
     "learn": "worked.learn",
     "lengths": "masks",
     "linear_attention": "linear",
@@ -106,6 +110,8 @@ __all__ = [
     "LinearGradients",
     "Link",
     "Mask",
+    "Match",
+    "SoftLookup",
     "Token",
     "Vectors",
     "Word",
@@ -123,6 +129,7 @@ __all__ = [
     "documents",
     "first_keys",
     "isa",
+    "kernel_regression",
     "learn",
     "lengths",
     "linear_attention",
