@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-pytest.register_assert_rewrite("conformance", "gradient_conformance", "naive", "subject")
+pytest.register_assert_rewrite(
+    "conformance", "gradient_conformance", "naive", "subject", "tiny_bert"
+)
 
 
 @pytest.fixture

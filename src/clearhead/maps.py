@@ -26,7 +26,8 @@ class AttentionMap:
 
     q          (..., H, T, D)  float64, float32, float16 or bfloat16; (T, D) means one head
     k          (..., G, S, D)  H % G == 0; query head h reads group h // (H // G)
-    lse        (..., H, T)     natural logarithm, as `attention_with_lse` returns it
+    lse        (..., H, T)     natural logarithm, as `attention_with_lse` returns it; a float64 one
+                               makes the arithmetic float64: a float32 one of 80 is good to 1e-5
     mask       Mask, or bool, broadcastable to (..., H, T, S); True = may attend
     bias       added to the scores: an array broadcastable likewise, or alibi(...) and its like
     scale      default D ** -0.5
@@ -65,6 +66,7 @@ class AttentionMap:
         self.softcap = softcap
         self.max_bytes = max_bytes
         self.dtype = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
+        self._work = np.promote_types(self.dtype, lse.dtype)  # of the scores
         if isinstance(mask, Mask):
             T, S = self.shape[-2:]
             mask.check(T, S, self.shape[:-3], self.shape[-3] if self.ndim > 2 else 1)
@@ -142,7 +144,7 @@ class AttentionMap:
     def _block(self, one: tuple[int, ...], t: _Ints, columns: slice) -> NDArray[Any]:
         """Weights (n, m) of n queries of one head over a range of m keys."""
         q, k = self._head(one)
-        dots = q[t].astype(self.dtype, copy=False) @ k[columns].astype(self.dtype, copy=False).T
+        dots = q[t].astype(self._work, copy=False) @ k[columns].astype(self._work, copy=False).T
         s = np.arange(self.shape[-1])[columns]
         block = (*self.shape[:-2], *dots.shape)  # what rules of (t, s) are broadcast to
         bias = seen = None
@@ -171,7 +173,7 @@ class AttentionMap:
             *one, t, s = (axis[at : at + step] for axis in flat)
             q, k = self._leading(one, t, self.q), self._leading(one, s, self.k)
             dots = np.einsum(
-                "nd,nd->n", q.astype(self.dtype, copy=False), k.astype(self.dtype, copy=False)
+                "nd,nd->n", q.astype(self._work, copy=False), k.astype(self._work, copy=False)
             )
             bias = None if self.bias is None else self._added(self.bias, one, t, s)
             seen = None if self.mask is None else self._allowed(self.mask, one, t, s)
@@ -211,14 +213,15 @@ class AttentionMap:
         if bias is not None:
             s += bias
         hidden = None if bias is None else np.isneginf(s)
-        s -= lse.astype(self.dtype, copy=False)  # -inf - -inf, a row that sees nothing, is NaN here
+        s -= lse  # -inf - -inf, a row that sees nothing, is NaN here
         # lse is the logarithm of a sum with exp(s) among its terms: only rounding makes this > 0.
-        np.exp(np.minimum(s, 0, out=s), out=s)
+        p: NDArray[Any] = np.minimum(s, 0, out=s).astype(self.dtype, copy=False)
+        np.exp(p, out=p)
         if hidden is not None:
-            s[hidden] = 0
+            p[hidden] = 0
         if seen is not None:
-            s[~seen] = 0
-        return s
+            p[~seen] = 0
+        return p
 
     def _distance(self, t: _Ints, s: _Ints) -> _Ints:
         """How far key s lies before query t, whose position is t + S - T."""

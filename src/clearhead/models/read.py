@@ -85,7 +85,9 @@ def _layers(
     """q, k and lse of every layer, over all windows."""
     H, T, D = bert.num_heads, len(ids), bert.head_size
     states = [
-        LayerState(*(np.empty(shape, np.float32) for shape in ((H, T, D), (H, T, D), (H, T))))
+        LayerState(
+            np.empty((H, T, D), np.float32), np.empty((H, T, D), np.float32), np.empty((H, T))
+        )
         for _ in range(bert.num_layers)
     ]
     for done, (begin, end) in enumerate(zip(starts, [*starts[1:], T], strict=True)):
@@ -100,7 +102,7 @@ def _layers(
 def _check_memory(bert: Bert, length: int, max_bytes: int) -> None:
     """Refuse before the work what would not fit after it; windows hold each token about twice."""
     copies = 2 if length > bert.max_tokens else 1
-    needed = copies * length * bert.num_layers * bert.num_heads * (2 * bert.head_size + 1) * 4
+    needed = copies * length * bert.num_layers * bert.num_heads * (2 * bert.head_size + 2) * 4
     if needed > max_bytes:
         raise ValueError(
             f"text: {length:,} tokens in windows would keep {needed / 1e9:,.1f} GB of queries and "

@@ -36,7 +36,7 @@ class Link:
 
 
 class LayerState(NamedTuple):
-    """Of one layer: q and k (H, T, D), lse (H, T)."""
+    """Of one layer: q and k (H, T, D) float32, lse (H, T) float64."""
 
     q: NDArray[Any]
     k: NDArray[Any]

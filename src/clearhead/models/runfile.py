@@ -118,9 +118,10 @@ def _layers(
         _refuse(path, f"layers.0.q: is {shape}, must be (H, {T}, D) for {T} tokens")
     for name in expected:
         array = file[name]
-        needed = shape[:2] if name.endswith(".lse") else shape
-        if array.shape != needed or array.dtype != np.float32:
-            _refuse(path, f"{name}: is {array.dtype} {array.shape}, must be float32 {needed}")
+        is_lse = name.endswith(".lse")
+        needed, dtype = (shape[:2], "float64") if is_lse else (shape, "float32")
+        if array.shape != needed or array.dtype != dtype:
+            _refuse(path, f"{name}: is {array.dtype} {array.shape}, must be {dtype} {needed}")
     return [
         (file[f"layers.{i}.q"], file[f"layers.{i}.k"], file[f"layers.{i}.lse"])
         for i in range(count)
