@@ -267,6 +267,12 @@ def test_figures_of_long_sentences_many_numbers_and_a_block_say_what_they_leave_
     assert "\n12 × 12 of 18 × 26" in texts
 
 
+def test_words_and_senses_of_any_script_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    mine = {"$鸟$": ["鸭子 在 池塘"], "躲": ["你 鸭子 \U0001f986 躲"], "\ue000x": ["\u16a0 鸭子"]}
+    done = learn(mine, word="鸭子", steps=3)
+    assert len(done.save_figures(tmp_path, formats=["png"])) == len(FIGURES)
+
+
 def test_an_unknown_figure_or_format_is_named(tmp_path: Path, lesson: Lesson) -> None:
     with pytest.raises(ValueError, match="name: 'nope', must be one of static-to-contextual"):
         lesson.plot("nope")

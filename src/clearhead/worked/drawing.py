@@ -236,6 +236,24 @@ def arrow(
     ax.annotate("", xy=end, xytext=start, arrowprops=settings)
 
 
+def lay_out(fig: Figure) -> Figure:
+    """Finds fonts for letters that DejaVu lacks, and fixes the layout: PNG and SVG then agree."""
+    from matplotlib.text import Text
+
+    from ..viewer.fonts import drawable
+
+    for text in fig.findobj(Text):
+        own = text.get_text()
+        text.set_parse_math("\\mathbf" in own)  # a $ in a user's word is a $
+        if not own.isascii() and "\\mathbf" not in own:
+            lines, families = drawable(own.split("\n"))
+            text.set_text("\n".join(lines))
+            text.set_fontfamily([*text.get_fontfamily(), *families])
+    fig.draw_without_rendering()
+    fig.set_layout_engine("none")
+    return fig
+
+
 def save(fig: Figure, path: Path) -> Path:
     """Writes a PNG (200 dpi) or SVG, as the suffix says, whole or not at all."""
     kind = path.suffix.lower().lstrip(".")

@@ -52,9 +52,7 @@ class Evidence:
             self.draw(self, ax)
             ax.grid(color=drawing.PALE, lw=0.5)
             ax.set_axisbelow(True)
-            fig.draw_without_rendering()
-            fig.set_layout_engine("none")
-            return fig
+            return drawing.lay_out(fig)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the figure as PNG or SVG, as the suffix says."""

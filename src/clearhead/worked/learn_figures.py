@@ -21,10 +21,12 @@ FORMATS = ("png", "svg")
 
 def static_to_contextual(lesson: Lesson) -> Figure:
     """One static vector on the left; on the right what the layer made of it in each sentence."""
+    from rich.cells import cell_len
+
     chosen = _examples(lesson, each=3)
     size = min(lesson.after.contextual.shape[1], d.MOST)
     letter = 0.068  # inches per character of the fixed-width font at SMALL points, and a little
-    longest = max(len(" ".join(lesson.sentences[i].tokens)) for i in chosen) + 2
+    longest = max(cell_len(" ".join(lesson.sentences[i].tokens)) for i in chosen) + 2
 
     fixed = 2 * size + 8.5  # cells beside the text
     cell = min((d.WIDTH_INCHES - longest * letter) / fixed, 0.17)
@@ -143,8 +145,10 @@ def loss(lesson: Lesson) -> Figure:
 
 def filters(lesson: Lesson) -> Figure:
     """W_Q as a filter: which directions it lets through, and which words its question finds."""
+    from ..viewer.fonts import drawable
+
     fig, axes = d.figure(
-        f"{d.name_of('W_Q')} is a filter: what “{lesson.word}” asks for",
+        f"The query matrix is a filter: what “{lesson.word}” asks for",
         3.6,
         columns=2,
         width_ratios=(2, 3),
@@ -155,7 +159,10 @@ def filters(lesson: Lesson) -> Figure:
     at = np.arange(1, min(len(gains[0]), d.MOST) + 1)
     axes[0].bar(at, gains[1][: len(at)], color=d.INK, width=0.62, label="after training")
     axes[0].plot(at, gains[0][: len(at)], "_", color="#E69F00", ms=13, mew=2, label="before")
-    axes[0].set(title="how much each direction passes", xlabel="direction, strongest first")
+    axes[0].set(
+        title=f"how much each direction passes {d.name_of('W_Q')}",
+        xlabel="direction, strongest first",
+    )
     axes[0].set(ylabel="gain (singular value)", xticks=at)
     axes[0].legend()
 
@@ -173,9 +180,8 @@ def filters(lesson: Lesson) -> Figure:
         axes[1].plot([0, score[i]], [row, row], color=color, lw=1.0)
         axes[1].plot(score[i], row, marker, color=color, ms=4)
     axes[1].axvline(0, color=d.GREY, lw=0.6)
-    axes[1].set_yticks(
-        range(len(order)), [lesson.vocabulary[i] for i in order], family="DejaVu Sans Mono", size=6
-    )
+    names, _ = drawable([lesson.vocabulary[i] for i in order])
+    axes[1].set_yticks(range(len(order)), names, family="DejaVu Sans Mono", size=6)
     axes[1].set(title=f"score against the query of “{lesson.word}” ({which})", xlabel="score")
     for sense, (color, marker) in _looks(lesson):
         axes[1].plot([], [], marker, color=color, ms=4, label=f"only with {sense}")
@@ -213,10 +219,7 @@ def plot(lesson: Lesson, name: str) -> Figure:
     if name not in FIGURES:
         raise ValueError(f"name: {name!r}, must be one of {', '.join(FIGURES)}")
     with d.style():
-        fig = FIGURES[name](lesson)
-        fig.draw_without_rendering()  # lays it out once, so that PNG and SVG are the same picture
-        fig.set_layout_engine("none")
-        return fig
+        return d.lay_out(FIGURES[name](lesson))
 
 
 def save_figures(
@@ -273,10 +276,11 @@ def _shaded_sentence(
 ) -> float:
     """The words of a sentence, each on a patch as dark as its weight; returns where it ends."""
     from matplotlib.patches import FancyBboxPatch
+    from rich.cells import cell_len
 
     high = 0.15 / cell
     for i, (word, weight) in enumerate(zip(sentence.tokens, weights, strict=True)):
-        wide = len(word) * letter
+        wide = cell_len(word) * letter
         ax.add_patch(
             FancyBboxPatch(
                 (x, y - high / 2), wide, high, boxstyle=f"round,pad={0.25 * letter}",

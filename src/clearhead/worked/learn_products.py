@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KEY = "Squares: area is size; filled: positive, hollow: negative."
-SHADE = " Shade: white low, blue high."
-
 
 @dataclass(frozen=True)
 class HeadPass:
@@ -62,7 +59,7 @@ def query(lesson: Lesson) -> Figure:
     high = size + 7.6
     fig, ax = d.canvas(
         f"One query against every key: what “{lesson.word}” reads", 40, high * len(passes),
-        "Score: query · key / √d. Weight: softmax of the scores.\n" + KEY,
+        "Score: query · key / √d. Weight: softmax of the scores.\n" + _key(lesson),
     )  # fmt: skip
     for row, f in enumerate(passes):
         y = row * high + 2.4
@@ -102,7 +99,7 @@ def products(lesson: Lesson) -> Figure:
         "All queries at once are one matrix product",
         max(width, 34),
         y + max(t, size) + 2.8,
-        KEY + SHADE,
+        _key(lesson, " Shade: white low, blue high."),
     )
     largest = float(np.abs(np.vstack([f.q, f.k])).max())
     d.words(ax, x[0], y, f.tokens, f.word)
@@ -141,7 +138,7 @@ def values(lesson: Lesson) -> Figure:
         f"What “{lesson.word}” takes home: values, weighted and added",
         width,
         y + t + 3.4,
-        KEY + SHADE,
+        _key(lesson, " Shade: white low, blue high."),
     )
     largest = float(np.abs(f.v).max())
     heads = ("weights", "values V", "weight × value")
@@ -170,7 +167,10 @@ def projection(lesson: Lesson) -> Figure:
     x = [7.0, 7.0 + size + 2, 7.0 + size + 2 + out + 2]
     width, rows, y = max(x[2] + out + 1.5, 34), max(t, size), 1.0
     fig, ax = d.canvas(
-        f"A projection is a matrix product: X {d.name_of('W_Q')} = Q", width, y + rows + 2.8, KEY
+        f"A projection is a matrix product: X {d.name_of('W_Q')} = Q",
+        width,
+        y + rows + 2.8,
+        _key(lesson),
     )
     middle = y + rows / 2
     top = middle - t / 2
@@ -200,7 +200,7 @@ def flow(lesson: Lesson) -> Figure:
     x += [x[4] + max(t, out) + 3.5]  # the contextual vector
     width, height = x[5] + size + 1.0, 3 * lane - 0.8
     title = "The whole flow of one head, with its own numbers"
-    fig, ax = d.canvas(title, width, height, KEY + SHADE)
+    fig, ax = d.canvas(title, width, height, _key(lesson, " Shade: white low, blue high."))
     middles = [0.5 + lane * i + max(t, size) / 2 for i in range(3)]
     d.words(ax, x[0], middles[1] - t / 2, f.tokens, f.word)
     d.squares(ax, x[0], middles[1] - t / 2, f.x)
@@ -233,6 +233,11 @@ def flow(lesson: Lesson) -> Figure:
     d.squares(ax, x[5], start - 0.5, lesson.after.contextual[which][None], color=f.color)
     d.caption(ax, x[5] + size / 2, start + 0.9, lesson.word, f"contextual: {f.sentence.sense}")
     return fig
+
+
+def _key(lesson: Lesson, more: str = "") -> str:
+    which = f"Head 1 of {lesson.heads}. " if lesson.heads > 1 else ""
+    return f"{which}Squares: area is size; filled: positive, hollow: negative.{more}"
 
 
 def _one_each(lesson: Lesson) -> list[int]:

@@ -77,7 +77,7 @@ def summary(lesson: Lesson) -> str:
         f"what “{lesson.word}” reads after training (? held out)",
         *_reading(lesson, lesson.after),
     ]
-    return "\n".join(line[:80].rstrip() for line in lines)
+    return "\n".join(_cut(line, 80).rstrip() for line in lines)
 
 
 def _row(name: str, before: float, after: float, form: str) -> str:
@@ -105,12 +105,21 @@ def _reading(lesson: Lesson, moment: Snapshot) -> list[str]:
             best = np.argsort(-weights, kind="stable")[:2]
             reads = "  ".join(f"{s.tokens[j]} {weights[j]:.2f}" for j in best)
             mark = "?" if s.held_out else " "
-            lines.append(f"{mark} {_cut(sense, 9):9} {_cut(' '.join(s.tokens), 36):36}  {reads}")
+            lines.append(f"{mark} {_filled(sense, 9)} {_filled(' '.join(s.tokens), 36)}  {reads}")
     return lines
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
+    """At most `width` columns of a terminal, where a Chinese letter takes two."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def _filled(text: str, width: int) -> str:
+    from rich.cells import set_cell_size
+
+    return set_cell_size(_cut(text, width), width)
 
 
 def _sparkline(loss: np.ndarray, width: int = 60) -> str:
