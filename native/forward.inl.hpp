@@ -60,27 +60,21 @@ void move_reference(const State<Real>& state, int64_t E, int64_t key, Vec<Real> 
     for (int64_t e = 0; e < E; ++e) scale(state.ot + e * kPanel);
 }
 
-// Rows whose scores x, taken relative to a reference, pass it by more than the slack: moves their
-// reference up. Such scores have lost the digits below the old reference's last one, so the tile is
-// to be scored again: returns whether it must be.
-template <class Real, int Keys, int Vecs>
-__attribute__((noinline)) bool lift(const Panel& panel, int64_t key, int64_t column,
-                                    const Vec<Real> (&x)[Keys][Vecs]) {
+// Rows whose scores in P, taken relative to a reference, pass it by more than the slack: moves
+// their reference up. Such scores have lost the digits below the old reference's last one, so the
+// tile is to be scored again: returns whether it must be.
+template <class Real>
+bool lift(const State<Real>& state, int64_t E, int64_t key, int64_t keys) {
     using S = Simd<Real>;
     const Vec<Real> lowest = S::set1(kLowest<Real>), zero = S::set1(0);
-    bool lifted = false;
-    for (int j = 0; j < Vecs; ++j) {
-        const State<Real> state(panel, column + j * S::kLanes);
-        Vec<Real> top = lowest;
-        for (int i = 0; i < Keys; ++i) top = S::max(x[i][j], top);
-        const Vec<Real> m = S::load(state.m);
-        const auto rises = S::both(S::greater(m, lowest), S::greater(top, S::set1(kSlack)));
-        if (!S::any(rises)) continue;
-        const Vec<Real> rise = S::select(rises, top, zero);
-        move_reference(state, panel.E, key, S::add(m, rise), exp2<Real>(S::sub(zero, rise)));
-        lifted = true;
-    }
-    return lifted;
+    Vec<Real> top = lowest;
+    for (int64_t i = key; i < key + keys; ++i) top = S::max(S::load(state.p + i * kPanel), top);
+    const Vec<Real> m = S::load(state.m);
+    const auto rises = S::both(S::greater(m, lowest), S::greater(top, S::set1(kSlack)));
+    if (!S::any(rises)) return false;
+    const Vec<Real> rise = S::select(rises, top, zero);
+    move_reference(state, E, key, S::add(m, rise), exp2<Real>(S::sub(zero, rise)));
+    return true;
 }
 
 // A tile of scores relative to the reference lies in P (rows [key, key + rows)), and some row's
@@ -105,41 +99,56 @@ void raise_reference(const State<Real>& state, int64_t E, int64_t key, int64_t r
     }
 }
 
-// The rare way from scores to weights, in memory, one vector of rows: see raise_reference.
+// Scores that the product alone does not give, in P: softcap, bias, reference and mask.
 template <class Real>
-__attribute__((noinline)) void settle(const State<Real>& state, int64_t E, int64_t key,
-                                      int64_t rows) {
+void adjust(const Panel& panel, const Block& block, int64_t key, int64_t keys, int64_t column) {
     using S = Simd<Real>;
-    raise_reference(state, E, key, rows);
-    Vec<Real> sum = S::load(state.l_block);
-    for (int64_t i = key; i < key + rows; ++i) {
-        const Vec<Real> p = exp2<Real>(S::load(state.p + i * kPanel));
-        S::store(state.p + i * kPanel, p);
-        sum = S::add(sum, p);
+    const State<Real> state(panel, column);
+    const Vec<Real> lowest = S::set1(kLowest<Real>), m = S::load(state.m);
+    const Vec<Real> shift = S::select(S::equal(m, lowest), S::set1(0), m);
+    const Real* bias = static_cast<const Real*>(block.bias);
+    for (int64_t i = key; i < key + keys; ++i) {
+        Vec<Real> s = S::load(state.p + i * kPanel);
+        if (panel.cap_factor != 0) s = S::mul(tanh<Real>(s), S::set1(Real(panel.cap_factor)));
+        if (bias) s = S::add(s, S::load(bias + i * kPanel + column));
+        s = S::sub(s, shift);
+        if (block.visible) s = S::select(S::bits(block.visible[i] >> column), s, lowest);
+        S::store(state.p + i * kPanel, s);
     }
-    S::store(state.l_block, sum);
 }
 
-// Softcap, bias and the reference, where the scores need more than the product gave.
-template <class Real, int Keys, int Vecs>
-__attribute__((noinline)) void adjust(const Panel& panel, const Real* bias, const Real* m,
-                                      Vec<Real> (&x)[Keys][Vecs]) {
+// The rare way from scores to weights, in memory. Returns whether the references have moved so far
+// that the tile must be scored again, which happens once at the most.
+template <class Real>
+__attribute__((noinline)) bool settle(const Panel& panel, const Block& block, int64_t key,
+                                      int64_t keys, int64_t column, int64_t vecs, bool plain,
+                                      bool again) {
     using S = Simd<Real>;
-    for (int j = 0; j < Vecs; ++j) {
-        const Vec<Real> reference = S::load(m + j * S::kLanes);
-        const Vec<Real> shift =
-            S::select(S::equal(reference, S::set1(kLowest<Real>)), S::set1(0), reference);
-        for (int i = 0; i < Keys; ++i) {
-            Vec<Real> s = x[i][j];
-            if (panel.cap_factor != 0) s = S::mul(tanh<Real>(s), S::set1(Real(panel.cap_factor)));
-            if (bias) s = S::add(s, S::load(bias + i * kPanel + j * S::kLanes));
-            x[i][j] = S::sub(s, shift);
-        }
+    const int64_t end = column + vecs * S::kLanes;
+    bool lifted = false;
+    for (int64_t lane = column; lane < end; lane += S::kLanes) {
+        if (!plain) adjust<Real>(panel, block, key, keys, lane);
+        if (!again) lifted |= lift(State<Real>(panel, lane), panel.E, key, keys);
     }
+    if (lifted) return true;
+    for (int64_t lane = column; lane < end; lane += S::kLanes) {
+        const State<Real> state(panel, lane);
+        raise_reference(state, panel.E, key, keys);
+        Vec<Real> sum = S::load(state.l_block);
+        for (int64_t i = key; i < key + keys; ++i) {
+            const Vec<Real> p = exp2<Real>(S::load(state.p + i * kPanel));
+            S::store(state.p + i * kPanel, p);
+            sum = S::add(sum, p);
+        }
+        S::store(state.l_block, sum);
+    }
+    return false;
 }
 
 // Weights of the block's keys [key, key + Keys) for Vecs vectors of rows from `column` on, into P.
-// The accumulators start at minus the reference, so that the product comes out ready for exp2.
+// The accumulators start at minus the reference, so that the product comes out ready for exp2, and
+// never leave the registers unless the rare way is needed: nothing here may take their address, and
+// the loops over them are unrolled before the compiler decides where they live.
 template <class Real, int Keys, int Vecs>
 void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_t key,
            int64_t column, bool again = false) {
@@ -150,45 +159,51 @@ void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_
     const bool plain = panel.cap_factor == 0 && !block.bias;
 
     Vec<Real> x[Keys][Vecs];
+#pragma GCC unroll 8
     for (int j = 0; j < Vecs; ++j) {
         const Vec<Real> m = S::load(state.m + j * L);
         Vec<Real> start = zero;
         if (plain) start = S::select(S::equal(m, lowest), zero, S::sub(zero, m));
+#pragma GCC unroll 8
         for (int i = 0; i < Keys; ++i) x[i][j] = start;
     }
     multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
                                static_cast<const Real*>(panel.qt) + column, x);
-    if (!plain) {
-        const Real* bias = static_cast<const Real*>(block.bias);
-        adjust<Real, Keys, Vecs>(panel, bias ? bias + key * kPanel + column : nullptr, state.m, x);
-    }
-    if (block.visible) {
-        for (int i = 0; i < Keys; ++i) {
-            const uint64_t seen = block.visible[key + i] >> column;
-            for (int j = 0; j < Vecs; ++j) {
-                x[i][j] = S::select(S::bits(seen >> (j * L)), x[i][j], lowest);
+    bool settled = false;
+    if (plain) {
+        if (block.visible) {
+#pragma GCC unroll 8
+            for (int i = 0; i < Keys; ++i) {
+                const uint64_t seen = block.visible[key + i] >> column;
+#pragma GCC unroll 8
+                for (int j = 0; j < Vecs; ++j) {
+                    x[i][j] = S::select(S::bits(seen >> (j * L)), x[i][j], lowest);
+                }
             }
         }
-    }
-
-    Vec<Real> top = lowest;  // max() keeps its second operand beside a NaN, so top is never one
-    for (int i = 0; i < Keys; ++i) {
-        for (int j = 0; j < Vecs; ++j) top = S::max(x[i][j], top);
-    }
-    if (__builtin_expect(!panel.all_seen || S::any(S::greater(top, S::set1(kSlack))), 0)) {
-        if (!again && lift<Real, Keys, Vecs>(panel, key, column, x)) {
-            return weigh<Real, Keys, Vecs>(panel, block, k, key, column, true);
-        }
+        Vec<Real> top = lowest;  // max() keeps its second operand beside a NaN: top is never one
+#pragma GCC unroll 8
         for (int i = 0; i < Keys; ++i) {
+#pragma GCC unroll 8
+            for (int j = 0; j < Vecs; ++j) top = S::max(x[i][j], top);
+        }
+        settled = panel.all_seen && !S::any(S::greater(top, S::set1(kSlack)));
+    }
+    if (__builtin_expect(!settled, 0)) {
+#pragma GCC unroll 8
+        for (int i = 0; i < Keys; ++i) {
+#pragma GCC unroll 8
             for (int j = 0; j < Vecs; ++j) S::store(state.p + (key + i) * kPanel + j * L, x[i][j]);
         }
-        for (int j = 0; j < Vecs; ++j) {
-            settle(State<Real>(panel, column + j * L), panel.E, key, Keys);
+        if (settle<Real>(panel, block, key, Keys, column, Vecs, plain, again)) {
+            weigh<Real, Keys, Vecs>(panel, block, k, key, column, true);
         }
         return;
     }
+#pragma GCC unroll 8
     for (int j = 0; j < Vecs; ++j) {
         Vec<Real> sum = S::load(state.l_block + j * L);
+#pragma GCC unroll 8
         for (int i = 0; i < Keys; ++i) {
             const Vec<Real> p = exp2<Real>(x[i][j]);
             S::store(state.p + (key + i) * kPanel + j * L, p);
