@@ -264,12 +264,17 @@ def _groups(
         for leader, members in groupby(range(len(words)), joined.__getitem__)
     }
     groups: dict[tuple[str, int], tuple[int, int, list[int]]] = {}
+    blank: list[int] = []  # the tokens of the last stretch of white space
     for i, (a, b) in enumerate(spans):
-        if i in first_word:  # else special, or white space: a word of its own
+        if i in first_word:
             leader = joined[first_word[i]]
             groups.setdefault(("word", leader), (*extent[leader], []))[2].append(i)
+        elif not special[i] and blank and a < spans[blank[-1]][1]:
+            blank.append(i)  # the next byte of the same character
         else:
-            groups["token", i] = (a, b, [i])
+            own = [i]
+            groups["token", i] = (a, b, own)
+            blank = [] if special[i] else own
     return list(groups.values())
 
 
