@@ -62,7 +62,7 @@ void forward_panel(const Problem& p, const Kernels& kernels, const Place& at,
     panel.cap_factor = p.softcap * kLog2e;
     panel.sink = in_log2<Real>(p.sink_at(at));
     kernels.begin[precision](panel);
-    for_blocks(p, at, worker.veil,
+    for_blocks(p, kernels, at, worker.veil,
                [&](const Block& block) { kernels.attend[precision](panel, block); });
     kernels.finish[precision](panel, matrix(p, p.out, at, at.head, at.t0));
     if (p.lse) write_lse<Real>(p, at, panel);

@@ -114,7 +114,7 @@ class Backward {
     static Real* factor(Worker& w) { return w.lanes.data() + 2 * kPanel; }
 
     void each_block(const Place& at, Worker& w, GradientStep step) {
-        for_blocks(p_, at, w.veil, [&](const Block& block) {
+        for_blocks(p_, kernels_, at, w.veil, [&](const Block& block) {
             kernels_.gradient_block[kPrecision](w.panel, {block, nullptr, nullptr, nullptr}, step);
         });
     }
@@ -210,13 +210,8 @@ class Backward {
             std::fill(w.by_row.begin(), w.by_row.end(), all);
         }
         if (p_.bias.kind != BiasKind::none) {
-            for (int64_t i = 0; i < at.rows; ++i) {
-                for (int64_t r = 0; r < count; ++r) {
-                    const double x = bias_at(p_, at, at.t0 + i, s0 + r);
-                    w.veil.bias[i * kPanel + r] = in_log2<Real>(x);
-                    if (x == -INFINITY) w.by_row[i] &= ~(uint64_t{1} << r);
-                }
-            }
+            lay_out_bias(p_, kernels_, at, at.t0, at.rows, s0, count, true, w.veil.bias.data(),
+                         w.by_row.data());
             block.bias = w.veil.bias.data();
         }
         uint64_t every = all, some = 0;
@@ -303,7 +298,7 @@ class Backward {
         const Real* ds = static_cast<const Real*>(w.panel.p);
         const Real* factors = &statistics_.factor[query(at)];
         begin_queries(at, w);
-        for_blocks(p_, at, w.veil, [&](const Block& block) {
+        for_blocks(p_, kernels_, at, w.veil, [&](const Block& block) {
             kernels_.gradient_block[kPrecision](w.panel, {block, nullptr, nullptr, nullptr},
                                                 GradientStep::scores);
             double all = 0;

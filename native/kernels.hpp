@@ -88,6 +88,12 @@ struct Kernels {
     void (*attend[2])(Panel& panel, const Block& block);  // state += the block's keys and values
     void (*finish[2])(Panel& panel, const Matrix& out);   // out = o / l
 
+    // out[j][i] = bias[i][j] in log2 units, for i < lanes and j < count (`swapped`: bias[j][i]).
+    // Where that is -inf, bit i of visible[j] is cleared: such a bias hides as a mask does. What is
+    // finite stays finite: the lowest number hides nothing.
+    void (*lay_out_bias[2])(const Matrix& bias, bool swapped, int64_t lanes, int64_t count,
+                            void* out, uint64_t* visible);
+
     void (*gradient_begin[2])(GradientPanel& panel);  // transposes x and y, clears what is summed
     void (*gradient_block[2])(GradientPanel& panel, const GradientBlock& block, GradientStep step);
     // out[i][j] = factor[i] * panel[j][i]: a panel's sums leave it.

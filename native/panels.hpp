@@ -67,14 +67,49 @@ Real in_log2(double nats) {
     return static_cast<Real>(std::clamp(nats * kLog2e, -most, most));
 }
 
-// The bias of score (t, s), in nats.
-double bias_at(const Problem& p, const Place& at, int64_t t, int64_t s);
-
-// Lays out mask bits and biases of keys [begin, begin + count) for the rows of `at`; a bias of -inf
-// hides its key as a mask does. Returns whether some row sees some key.
+// Biases of scores (t0 + i, s0 + j), i < T, j < S, into out[j][i], or out[i][j] where lanes are
+// keys,
+// [..][kPanel]; a bias of -inf clears the lane's bit in `visible`.
 template <class Real>
-bool lay_out(const Problem& p, const Place& at, int64_t begin, int64_t count, Seen seen,
-             Veil<Real>& veil, Block& block) {
+void lay_out_bias(const Problem& p, const Kernels& kernels, const Place& at, int64_t t0, int64_t T,
+                  int64_t s0, int64_t S, bool lanes_are_keys, Real* out, uint64_t* visible) {
+    const Array& a = p.bias.array;
+    const int64_t start = p.offset(a, at, at.head);
+    if (p.bias.kind == BiasKind::array) {
+        const Matrix bias = {advance(a.data, a.dtype, start + t0 * a.row + s0 * a.col), a.row,
+                             a.col, a.dtype};
+        kernels.lay_out_bias[sizeof(Real) == 8](bias, lanes_are_keys, lanes_are_keys ? S : T,
+                                                lanes_are_keys ? T : S, out, visible);
+        return;
+    }
+    const auto write = [&](auto rule) {
+        for (int64_t i = 0; i < T; ++i) {
+            const int64_t position = t0 + i + p.S - p.T - s0;
+            for (int64_t j = 0; j < S; ++j) {
+                const double x = rule(position - j);
+                const int64_t row = lanes_are_keys ? i : j, lane = lanes_are_keys ? j : i;
+                out[row * kPanel + lane] = in_log2<Real>(x);
+                if (x == -INFINITY) visible[row] &= ~(uint64_t{1} << lane);
+            }
+        }
+    };
+    const double* rule = static_cast<const double*>(a.data) + start;
+    if (p.bias.kind == BiasKind::alibi) {
+        write([slope = -*rule](int64_t distance) {
+            return slope * static_cast<double>(distance < 0 ? -distance : distance);
+        });
+    } else {
+        write([&](int64_t distance) {
+            return rule[std::clamp(distance + p.bias.reach, int64_t{0}, p.bias.last) * a.col];
+        });
+    }
+}
+
+// Lays out mask bits and biases of keys [begin, begin + count) for the rows of `at`. Returns
+// whether some row sees some key.
+template <class Real>
+bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, int64_t begin,
+             int64_t count, Seen seen, Veil<Real>& veil, Block& block) {
     const uint64_t rows = first_bits(at.rows);
     block = {begin, count, nullptr, nullptr};
     if (seen == Seen::all && p.bias.kind == BiasKind::none) return true;
@@ -84,13 +119,8 @@ bool lay_out(const Problem& p, const Place& at, int64_t begin, int64_t count, Se
         std::fill_n(veil.visible.begin(), count, rows);
     }
     if (p.bias.kind != BiasKind::none) {
-        for (int64_t i = 0; i < count; ++i) {
-            for (int64_t r = 0; r < at.rows; ++r) {
-                const double x = bias_at(p, at, at.t0 + r, begin + i);
-                veil.bias[i * kPanel + r] = in_log2<Real>(x);
-                if (x == -INFINITY) veil.visible[i] &= ~(uint64_t{1} << r);
-            }
-        }
+        lay_out_bias(p, kernels, at, at.t0, at.rows, begin, count, false, veil.bias.data(),
+                     veil.visible.data());
         block.bias = veil.bias.data();
     }
     uint64_t every = rows, some = 0;
@@ -104,12 +134,13 @@ bool lay_out(const Problem& p, const Place& at, int64_t begin, int64_t count, Se
 
 // Calls f(block) for every block of keys that some row of `at` sees, in order.
 template <class Real, class F>
-void for_blocks(const Problem& p, const Place& at, Veil<Real>& veil, F f) {
+void for_blocks(const Problem& p, const Kernels& kernels, const Place& at, Veil<Real>& veil, F f) {
     int64_t begin = 0;
     Block block;
     const auto walk = [&](int64_t end, Seen seen) {
         for (; seen != Seen::none && begin < end; begin += kBlock) {
-            if (lay_out(p, at, begin, std::min(kBlock, end - begin), seen, veil, block)) f(block);
+            if (lay_out(p, kernels, at, begin, std::min(kBlock, end - begin), seen, veil, block))
+                f(block);
         }
         begin = end;
     };

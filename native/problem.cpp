@@ -73,23 +73,4 @@ Matrix matrix(const Problem& p, const Array& a, const Place& at, int64_t head, i
     return {advance(a.data, a.dtype, start), a.row, a.col, a.dtype};
 }
 
-double bias_at(const Problem& p, const Place& at, int64_t t, int64_t s) {
-    const Bias& bias = p.bias;
-    const Array& a = bias.array;
-    const int64_t start = p.offset(a, at, at.head), distance = t + p.S - p.T - s;
-    switch (bias.kind) {
-        case BiasKind::array:
-            return read(a.data, a.dtype, start + t * a.row + s * a.col);
-        case BiasKind::alibi:
-            return -read(a.data, a.dtype, start) * static_cast<double>(std::abs(distance));
-        case BiasKind::distance: {
-            const int64_t entry = std::clamp(distance + bias.reach, int64_t{0}, bias.last);
-            return read(a.data, a.dtype, start + entry * a.col);
-        }
-        case BiasKind::none:
-            break;
-    }
-    return 0;
-}
-
 }  // namespace clearhead

@@ -54,6 +54,7 @@ struct Simd<float> {
         return _mm256_castsi256_ps(_mm256_cmpeq_epi32(own, lane));
     }
     static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
+    static uint64_t to_bits(Mask m) { return static_cast<uint64_t>(_mm256_movemask_ps(m)); }
     static Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
     static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
     static Vec select(Mask m, Vec yes, Vec no) { return _mm256_blendv_ps(no, yes, m); }
@@ -123,6 +124,7 @@ struct Simd<double> {
         return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(all, lane), lane));
     }
     static bool any(Mask m) { return _mm256_movemask_pd(m) != 0; }
+    static uint64_t to_bits(Mask m) { return static_cast<uint64_t>(_mm256_movemask_pd(m)); }
     static Mask both(Mask a, Mask b) { return _mm256_and_pd(a, b); }
     static Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }
     static Vec select(Mask m, Vec yes, Vec no) { return _mm256_blendv_pd(no, yes, m); }

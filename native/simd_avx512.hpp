@@ -51,6 +51,7 @@ struct Simd<float> {
     static Mask equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
     static Mask bits(uint64_t b) { return static_cast<Mask>(b); }
     static bool any(Mask m) { return m != 0; }
+    static uint64_t to_bits(Mask m) { return m; }
     static Mask both(Mask a, Mask b) { return a & b; }
     static Mask either(Mask a, Mask b) { return a | b; }
     static Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
@@ -109,6 +110,7 @@ struct Simd<double> {
     static Mask equal(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
     static Mask bits(uint64_t b) { return static_cast<Mask>(b); }
     static bool any(Mask m) { return m != 0; }
+    static uint64_t to_bits(Mask m) { return m; }
     static Mask both(Mask a, Mask b) { return a & b; }
     static Mask either(Mask a, Mask b) { return a | b; }
     static Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_pd(m, no, yes); }

@@ -73,6 +73,7 @@ struct Simd {
     static Mask equal(Vec a, Vec b) { return a == b; }
     static Mask bits(uint64_t b) { return b & 1; }
     static bool any(Mask m) { return m; }
+    static uint64_t to_bits(Mask m) { return m; }
     static Mask both(Mask a, Mask b) { return a && b; }
     static Mask either(Mask a, Mask b) { return a || b; }
     static Vec select(Mask m, Vec yes, Vec no) { return m ? yes : no; }

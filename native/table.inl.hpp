@@ -13,6 +13,7 @@ constexpr Kernels table(const char* isa) {
         .begin = {begin<float>, begin<double>},
         .attend = {attend<float>, attend<double>},
         .finish = {finish<float>, finish<double>},
+        .lay_out_bias = {lay_out_bias<float>, lay_out_bias<double>},
         .gradient_begin = {gradient_begin<float>, gradient_begin<double>},
         .gradient_block = {gradient_block<float>, gradient_block<double>},
         .transpose_out = {transpose_out<float>, transpose_out<double>},

@@ -177,6 +177,30 @@ inline void transpose_out(const Real* panel, int64_t rows, int64_t cols, const R
     }
 }
 
+template <class Real>
+void lay_out_bias(const Matrix& bias, bool swapped, int64_t lanes, int64_t count, void* out,
+                  uint64_t* visible) {
+    using S = Simd<Real>;
+    constexpr Real kMost = sizeof(Real) == 4 ? Real(0x1.fffffep127) : Real(0x1.fffffffffffffp1023);
+    Real* tile = static_cast<Real*>(out);
+    if (!swapped) {
+        transpose_in<Real>(bias, lanes, count, 1, tile);
+    }
+    const Vec<Real> lowest = S::set1(-__builtin_inff());
+    const Vec<Real> least = S::set1(-kMost), most = S::set1(kMost);
+    for (int64_t j = 0; j < count; ++j) {
+        for (int64_t i = 0; i < lanes; i += S::kLanes) {
+            const Vec<Real> x =
+                swapped ? load_row<Real>(bias, j, i, lanes - i) : S::load(tile + j * kPanel + i);
+            const auto hides = S::equal(x, lowest);
+            visible[j] &= ~(S::to_bits(hides) << i);
+            Vec<Real> y = S::max(least, S::mul(x, S::set1(Real(kLog2e))));
+            y = S::select(S::greater(y, most), most, y);
+            S::store(tile + j * kPanel + i, y);
+        }
+    }
+}
+
 // Where a matrix holds Real, the tile reads it in place, whatever its strides. Otherwise `count`
 // rows from `begin` on are converted into `scratch`, once per block.
 template <class Real>
