@@ -7,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -17,6 +18,7 @@
 #include "backward.hpp"
 #include "dispatch.hpp"
 #include "mask.hpp"
+#include "observe.hpp"
 #include "threads.hpp"
 
 namespace nb = nanobind;
@@ -199,6 +201,89 @@ void backward_py(const Input& dout, const Input& q, const Input& k, const Input&
     });
 }
 
+void row_lse_py(const Input& q, const Input& k, const Output& lse,
+                const std::optional<std::vector<MaskTuple>>& mask,
+                const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
+                double scale, double softcap) {
+    Problem p = problem_of(q, k, k, q, bias, sink, scale, softcap);
+    std::optional<Mask> program;
+    set_mask(p, mask, program);
+    run([&](const Kernels& kernels) {
+        return row_lse(p, static_cast<double*>(lse.data()), kernels, interrupted);
+    });
+}
+
+// Calls progress(done, total) about every 100 ms, and asks for Ctrl-C twice as often. An exception
+// of either stays with Python and stops the pass.
+class Watcher {
+  public:
+    explicit Watcher(nb::object progress) : progress_(std::move(progress)) {}
+
+    bool operator()(int64_t done, int64_t total) {
+        const nb::gil_scoped_acquire gil;
+        if (PyErr_CheckSignals() != 0) return true;
+        const auto now = std::chrono::steady_clock::now();
+        if (progress_.is_none() || now < next_) return false;
+        next_ = now + std::chrono::milliseconds(100);
+        try {
+            progress_(done, total);
+        } catch (nb::python_error& error) {
+            error.restore();
+            return true;
+        }
+        return false;
+    }
+
+  private:
+    nb::object progress_;
+    std::chrono::steady_clock::time_point next_;
+};
+
+// (rows, cols, sum, largest): see GridRequest.
+using GridTuple = std::tuple<Input, Input, Output, std::optional<Output>>;
+
+// q has the leading dimensions of the result; results are C-contiguous.
+void observe_py(const Input& q, const Input& k, const Input& lse,
+                const std::optional<std::vector<MaskTuple>>& mask,
+                const std::optional<BiasTuple>& bias, double scale, double softcap,
+                const Input& target, const std::vector<GridTuple>& grids,
+                const std::optional<Input>& weights, const std::optional<Output>& column_sum,
+                const std::optional<Output>& entropy, const std::optional<Output>& largest,
+                const std::optional<std::tuple<Output, Output>>& top,
+                const std::optional<Output>& distance, nb::object progress) {
+    Problem p = problem_of(q, k, k, q, bias, {}, scale, softcap);
+    p.lse = floats(lse, p.lead, q.ndim() > 2 ? "hr" : "r");
+    std::optional<Mask> program;
+    set_mask(p, mask, program);
+    const auto doubles = [](const std::optional<Output>& a) {
+        return a ? static_cast<double*>(a->data()) : nullptr;
+    };
+    ObservationRequest wanted;
+    wanted.target = static_cast<const int64_t*>(target.data());
+    for (const auto& [rows, cols, sum, most] : grids) {
+        wanted.grids.push_back(
+            {static_cast<const int64_t*>(rows.data()), static_cast<const int64_t*>(cols.data()),
+             static_cast<int64_t>(sum.shape(1)), static_cast<int64_t>(sum.shape(2)),
+             static_cast<double*>(sum.data()), most ? most->data() : nullptr});
+    }
+    if (wanted.grids.size() > kMaxGrids) throw std::invalid_argument("too many grids for the core");
+    if (weights) wanted.weights = floats(*weights, p.lead, q.ndim() > 2 ? "hrc" : "rc");
+    if (column_sum) wanted.columns = static_cast<int64_t>(column_sum->shape(1));
+    wanted.column_sum = doubles(column_sum);
+    wanted.entropy = doubles(entropy);
+    wanted.largest = largest ? largest->data() : nullptr;
+    if (top) {
+        const auto& [values, keys] = *top;
+        wanted.top = static_cast<int64_t>(values.shape(values.ndim() - 1));
+        wanted.top_weight = values.data();
+        wanted.top_key = static_cast<int64_t*>(keys.data());
+    }
+    if (distance) wanted.distances = static_cast<int64_t>(distance->shape(1));
+    wanted.distance = doubles(distance);
+    Watcher watcher(std::move(progress));
+    run([&](const Kernels& kernels) { return observe(p, wanted, kernels, std::ref(watcher)); });
+}
+
 }  // namespace
 }  // namespace clearhead
 
@@ -224,6 +309,15 @@ NB_MODULE(_native, m) {
                   "mask: Sequence[MaskStep] | None, bias: BiasRule | None, sink: Array | None, "
                   "scale: float, softcap: float) -> None"),
           "Writes dq, dk, dv; adds to dbias and writes dsink where they are wanted.");
+    m.def("row_lse", row_lse_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+          nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
+          nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"));
+    m.def("observe", observe_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+          nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
+          nb::arg("scale"), nb::arg("softcap"), nb::arg("target").noconvert(), nb::arg("grids"),
+          nb::arg("weights").none(), nb::arg("column_sum").none(), nb::arg("entropy").none(),
+          nb::arg("largest").none(), nb::arg("top").none(), nb::arg("distance").none(),
+          nb::arg("progress").none());
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("available_isas", available_isas);
     m.def("choose_isa", choose_isa, nb::arg("name"));

@@ -1,6 +1,7 @@
 // clang-format off: the instruction set comes before what is written in its terms
 #include "simd_avx512.hpp"
 #include "forward.inl.hpp"
+#include "observe.inl.hpp"
 #include "backward.inl.hpp"
 #include "table.inl.hpp"
 // clang-format on

@@ -81,6 +81,8 @@ enum class GradientStep : int32_t {
     scores,   // leaves the gradient of the bias in p: dS without the slope of the softcap
 };
 
+struct Watch;  // what observation keeps: watch.hpp
+
 // What an instruction set gives. Index 0 works in float, 1 in double.
 struct Kernels {
     const char* isa;
@@ -93,6 +95,9 @@ struct Kernels {
     // finite stays finite: the lowest number hides nothing.
     void (*lay_out_bias[2])(const Matrix& bias, bool swapped, int64_t lanes, int64_t count,
                             void* out, uint64_t* visible);
+
+    // Weights of a block against the lse in panel.m, summed as `watch` says.
+    void (*observe[2])(Panel& panel, const Watch& watch, const Block& block);
 
     void (*gradient_begin[2])(GradientPanel& panel);  // transposes x and y, clears what is summed
     void (*gradient_block[2])(GradientPanel& panel, const GradientBlock& block, GradientStep step);

@@ -61,6 +61,15 @@ struct Simd<float> {
     static Vec pow2(Vec n) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(n), 23));
     }
+    static int64_t compress(float* out, Mask m, Vec x) {
+        alignas(32) float lane[8];
+        _mm256_store_ps(lane, x);
+        int64_t count = 0;
+        for (int left = _mm256_movemask_ps(m); left; left &= left - 1) {
+            out[count++] = lane[__builtin_ctz(left)];
+        }
+        return count;
+    }
     static void transpose(Vec r[8]) {
         Vec t[8];
         for (int i = 0; i < 8; i += 2) {
@@ -130,6 +139,15 @@ struct Simd<double> {
     static Vec select(Mask m, Vec yes, Vec no) { return _mm256_blendv_pd(no, yes, m); }
     static Vec pow2(Vec n) {
         return _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(n), 52));
+    }
+    static int64_t compress(double* out, Mask m, Vec x) {
+        alignas(32) double lane[4];
+        _mm256_store_pd(lane, x);
+        int64_t count = 0;
+        for (int left = _mm256_movemask_pd(m); left; left &= left - 1) {
+            out[count++] = lane[__builtin_ctz(left)];
+        }
+        return count;
     }
     static void transpose(Vec r[4]) {
         const Vec a = _mm256_unpacklo_pd(r[0], r[1]), b = _mm256_unpackhi_pd(r[0], r[1]);

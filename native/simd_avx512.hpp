@@ -59,6 +59,11 @@ struct Simd<float> {
     static Vec pow2(Vec n) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(n), 23));
     }
+    // In a register and then stored: compressing into memory is microcode on some CPUs.
+    static int64_t compress(float* out, Mask m, Vec x) {
+        _mm512_storeu_ps(out, _mm512_maskz_compress_ps(m, x));
+        return __builtin_popcount(m);
+    }
     static void transpose(Vec r[16]) {
         Vec t[16];
         for (int i = 0; i < 16; i += 2) {
@@ -116,6 +121,10 @@ struct Simd<double> {
     static Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_pd(m, no, yes); }
     static Vec pow2(Vec n) {
         return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(n), 52));
+    }
+    static int64_t compress(double* out, Mask m, Vec x) {
+        _mm512_storeu_pd(out, _mm512_maskz_compress_pd(m, x));
+        return __builtin_popcount(m);
     }
     static void transpose(Vec r[8]) {
         Vec t[8];

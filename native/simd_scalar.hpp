@@ -86,6 +86,12 @@ struct Simd {
         }
     }
     static void transpose(Vec*) {}
+    // Writes the lanes of x that m has side by side, and perhaps anything up to kLanes; their
+    // number.
+    static int64_t compress(Real* out, Mask m, Vec x) {
+        *out = x;
+        return m;
+    }
 };
 
 }  // namespace

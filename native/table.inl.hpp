@@ -3,6 +3,7 @@
 #pragma once
 #include "backward.inl.hpp"
 #include "forward.inl.hpp"
+#include "observe.inl.hpp"
 
 namespace clearhead {
 namespace {
@@ -14,6 +15,7 @@ constexpr Kernels table(const char* isa) {
         .attend = {attend<float>, attend<double>},
         .finish = {finish<float>, finish<double>},
         .lay_out_bias = {lay_out_bias<float>, lay_out_bias<double>},
+        .observe = {observe<float>, observe<double>},
         .gradient_begin = {gradient_begin<float>, gradient_begin<double>},
         .gradient_block = {gradient_block<float>, gradient_block<double>},
         .transpose_out = {transpose_out<float>, transpose_out<double>},

@@ -1,6 +1,6 @@
 """The native core, built from native/bind.cpp. tests/test_surface.py holds this file against it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,6 +42,34 @@ def backward(
     sink: Array | None,
     scale: float,
     softcap: float,
+) -> None: ...
+def row_lse(
+    q: Array,
+    k: Array,
+    lse: Array,
+    mask: Sequence[MaskStep] | None,
+    bias: BiasRule | None,
+    sink: Array | None,
+    scale: float,
+    softcap: float,
+) -> None: ...
+def observe(
+    q: Array,
+    k: Array,
+    lse: Array,
+    mask: Sequence[MaskStep] | None,
+    bias: BiasRule | None,
+    scale: float,
+    softcap: float,
+    target: Array,
+    grids: Sequence[tuple[Array, Array, Array, Array | None]],
+    weights: Array | None,
+    column_sum: Array | None,
+    entropy: Array | None,
+    largest: Array | None,
+    top: tuple[Array, Array] | None,
+    distance: Array | None,
+    progress: Callable[[int, int], object] | None,
 ) -> None: ...
 def isa() -> str: ...
 def available_isas() -> list[str]: ...
