@@ -21,8 +21,8 @@ FLOORS = [
     {"_native"},
     {"reference", "_check", "_arrays"},
     {"masks", "biases"},
-    {"ops", "linear", "lookup"},
-    {"maps", "layers"},
+    {"ops", "linear", "cache", "parameters"},
+    {"maps", "layers", "single_head", "regression"},
     {"models", "viewer", "worked"},
     {"cli", "terminal", "map_command", "source", "__main__"},
 ]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .biases import Bias, alibi, relative_bias
+    from .cache import KeyValueCache
+    from .layers import MultiHeadAttention
     from .linear import LinearGradients, linear_attention, linear_attention_grad
     from .maps import AttentionMap, attention_map
     from .masks import (
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
         set_num_threads,
     )
     from .regression import Match, SoftLookup, kernel_regression
+    from .single_head import SingleHeadAttention
     from .worked import why
     from .worked.learn import Lesson, learn
     from .worked.vectors import Vectors, read_vectors
@@ -59,11 +62,14 @@ _HOME = {
     "Bias": "biases",
     "CheckpointError": "models.weights",
     "Gradients": "ops",
+    "KeyValueCache": "cache",
     "Lesson": "worked.learn",
     "Link": "models.run",
     "LinearGradients": "linear",
     "Mask": "masks",
     "Match": "regression",
+    "MultiHeadAttention": "layers",
+    "SingleHeadAttention": "single_head",
     "SoftLookup": "regression",
     "Token": "models.tokens",
     "Vectors": "worked.vectors",
@@ -106,11 +112,14 @@ __all__ = [
     "Bias",
     "CheckpointError",
     "Gradients",
+    "KeyValueCache",
     "Lesson",
     "LinearGradients",
     "Link",
     "Mask",
     "Match",
+    "MultiHeadAttention",
+    "SingleHeadAttention",
     "SoftLookup",
     "Token",
     "Vectors",
