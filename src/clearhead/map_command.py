@@ -56,9 +56,8 @@ def read_run(given: str, *, model: str | None, window: bool, cut: bool) -> "Atte
     import clearhead
 
     source = find_source(given)
-    if source.file is not None:
-        kind = "saved run" if source.run else "text"
-        _say(f"reading the {kind} in the file {visible(source.file)}")
+    if source.surprise:
+        _say(f"{visible(given)} is the name of a file here, and its text is read")
     if source.run is not None:
         if model is not None or window or cut:
             raise ValueError(f"model, window, cut: {source.run!r} was read already; leave them out")

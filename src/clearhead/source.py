@@ -10,11 +10,11 @@ _LIKE_A_FILE = re.compile(r"\S+\.[A-Za-z]\w{0,10}|\S*/\S*")
 
 
 class Source(NamedTuple):
-    """A text, or the path of a saved run; and the file it came from, where it came from one."""
+    """A text, or the path of a saved run; `surprise`: a file that might have meant a text."""
 
     text: str | None
     run: str | None
-    file: str | None
+    surprise: bool = False
 
 
 def find_source(given: str) -> Source:
@@ -25,14 +25,14 @@ def find_source(given: str) -> Source:
     Raises  ValueError: empty, not UTF-8 text, a folder, too large, or no such file.
     """
     if given == "-":
-        return Source(_text("standard input", sys.stdin.buffer), None, None)
+        return Source(_text("standard input", sys.stdin.buffer), None)
     if os.path.isdir(given):
         raise ValueError(f"TEXT: {given!r} is a folder; it must be a text, a file, or - for stdin")
     if os.path.exists(given):
         if given.endswith(".safetensors"):
-            return Source(None, given, given)
+            return Source(None, given)
         with open(given, "rb") as file:
-            return Source(_text(given, file), None, given)
+            return Source(_text(given, file), None, not _LIKE_A_FILE.fullmatch(given))
     if _LIKE_A_FILE.fullmatch(given):
         raise ValueError(
             f"TEXT: {given!r} looks like the name of a file, but there is no such file "
@@ -42,7 +42,7 @@ def find_source(given: str) -> Source:
         given.encode()
     except UnicodeEncodeError:  # bytes of the command line that are not UTF-8
         raise ValueError("TEXT: is not UTF-8; it must be") from None
-    return Source(_not_empty("TEXT", given), None, None)
+    return Source(_not_empty("TEXT", given), None)
 
 
 def _text(name: str, file: BinaryIO) -> str:

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from .viewer.labels import visible
-from .viewer.ranking import Float, Heads, Index, Ranking, Run, Units, left_out, profile, rank
+from .viewer.ranking import Float, Heads, Index, Ranking, Run, Units, profile, rank
 
 COLUMNS = 80
 _WORDS_SHOWN = 100
@@ -35,7 +35,7 @@ def overview(run: Run, units: Units, heads: Heads, *, include_self: bool, top: i
     page.append("\nWhat each word reads most", "bold")
     page.append(" (weight, layer.head)\n", _FAINT)
     page.append_text(_each_word(ranking))
-    page.append("\n").append_text(_notes(run, units, heads, include_self=include_self))
+    page.append("\n").append_text(_notes(run, units, ranking.left_out, heads, include_self))
     return page.append_text(_next_steps(ranking))
 
 
@@ -48,12 +48,12 @@ def word_page(run: Run, units: Units, at: int, heads: Heads, *, include_self: bo
         (f"What {label} reads", of.reads, of.others_read),
         (f"Who reads {label}", of.read_by, of.others_read_it),
     ):
-        page.append("\n" + _fit(f"{title} (number {units.index[at]})", 36), "bold")
+        page.append("\n" + _fit(f"{title} (number {units.index[at]})", 30), "bold")
         page.append("weight  head   others  also\n", _FAINT)
         leave_out = None if include_self else at
         page.append_text(_targets(units, rows, others, heads, leave_out))
     page.append("\nothers: what the other words read of the same word in that head, on average.\n")
-    return page.append_text(_notes(run, units, heads, include_self=include_self))
+    return page.append_text(_notes(run, units, of.left_out, heads, include_self))
 
 
 def heat_map(run: Run, layer: int, head: int, labels: Sequence[str]) -> Text:
@@ -148,9 +148,9 @@ def _each_word(ranking: Ranking) -> Text:
         lines.append(_fit(visible(label), 17, right=True)).append("   ")
         for at in order[starts[source] : min(starts[source] + 3, starts[source + 1])].tolist():
             weight = float(ranking.weight[at])
-            lines.append(_fit(visible(labels[ranking.target[at]]), 9))
+            lines.append(_fit(visible(labels[ranking.target[at]]), 8))
             lines.append(f" {weight:.2f}", "bold" if weight >= 0.5 else "")
-            lines.append(f" {_head(ranking, at):<5}", _FAINT)
+            lines.append(f" {_head(ranking, at):<6}", _FAINT)
         lines.rstrip()
         lines.append("\n")
     more = len(labels) - _WORDS_SHOWN
@@ -166,8 +166,8 @@ def _targets(units: Units, rows: Float, others: Float, heads: Heads, leave_out: 
     for place, unit in enumerate((u for u in order if u != leave_out), start=1):
         best = np.argsort(-rows[:, unit], kind="stable")[:3]
         weight = float(rows[best[0], unit])
-        lines.append(f"{place:>4} ", _FAINT).append(_fit(visible(units.labels[unit]), 15))
-        lines.append(" ").append_text(_bar(weight, 14)).append(f"   {weight:.2f}", "bold")
+        lines.append(f"{place:>4} ", _FAINT).append(_fit(visible(units.labels[unit]), 14))
+        lines.append(" ").append_text(_bar(weight, 9)).append(f"   {weight:.2f}", "bold")
         layer, head = heads[best[0]]
         lines.append(f"  {f'{layer}.{head}':<6}").append(f"  {others[best[0], unit]:.2f}  ", _FAINT)
         also = (f"{rows[b, unit]:.2f} in {heads[b][0]}.{heads[b][1]}" for b in best[1:])
@@ -175,14 +175,13 @@ def _targets(units: Units, rows: Float, others: Float, heads: Heads, leave_out: 
     return lines
 
 
-def _notes(run: Run, units: Units, heads: Heads, *, include_self: bool) -> Text:
+def _notes(run: Run, units: Units, share: float, heads: Heads, include_self: bool) -> Text:
     """What the numbers are, and what the ranking leaves out, with how much of the whole it is."""
     over = "in one head" if len(heads) == 1 else f"in the strongest of {len(heads)} heads"
     notes = [f"A weight is a share of what the word reads, {over}. Layers and heads count from 0."]
     out = []
     special = sorted({run.tokens[at].raw for at in np.flatnonzero(units.owner < 0).tolist()})
     if special:
-        share = left_out(run, units, heads)
         out.append(f"{' '.join(special)}, which take {share:.0%} of the reading (--special)")
     if not include_self:
         out.append("words reading themselves (--self)")
@@ -240,7 +239,7 @@ def _shades(pooled: Float, names: Sequence[str], gutter: int, edges: Index) -> T
     page = Text(": each token (row) reads tokens (columns, in the same order)\n", _FAINT)
     key = "   ".join(f"{s} ≥{f:.0%}" for s, f in zip(_SHADES[1:], _SHADE_FROM, strict=True))
     if len(edges) < len(names):
-        key += f"   a cell is the largest of {edges[1]} × {edges[1]} weights"
+        key += f"   a cell: the largest of {edges[1]} × {edges[1]}"
     page.append(f"{key}\n\n", _FAINT)
     for row, at in zip(pooled, edges, strict=True):
         page.append_text(_row_label(int(at), names[at], gutter, len(names)))

@@ -36,8 +36,11 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator
     mode = "wb" if binary else "w"
     text: dict[str, Any] = {} if binary else {"encoding": "utf-8", "newline": ""}
     if where.exists() and not where.is_file():
-        with open(where, mode, **text) as out:
-            yield out
+        try:
+            with open(where, mode, **text) as out:
+                yield out
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         return
     draft = where.with_name(f".clearhead-{secrets.token_hex(6)}.tmp")
     try:

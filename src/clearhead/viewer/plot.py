@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED_TOKENS = 64  # on an axis; with more, only every second, third ... token has its name
-_THUMBNAIL = 96  # pixels a side; a longer text keeps the largest weight of each square
+_THUMBNAIL = 64  # squares a side, no more than pixels; each keeps its largest weight
 _COLOURS = ("#fdfcf9", "#d9e6fa", "#94b9ef", "#4a82d8", "#2450a8", "#0f2260")
 
 
@@ -98,11 +98,12 @@ def all_heads(run: Run) -> "Figure":
     from matplotlib.figure import Figure
 
     rows, columns = run.num_layers, run.num_heads
-    figure = Figure(figsize=(0.9 * columns + 1.6, 0.9 * rows + 0.9), layout="constrained")
+    figure = Figure(figsize=(0.9 * columns + 2, 0.9 * rows + 1.2), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     scale = PowerNorm(0.5, vmin=0, vmax=1)
     for (layer, head), axes in np.ndenumerate(grid):
-        image = axes.imshow(_thumbnail(run, layer, head), cmap=_colour_map(), norm=scale)
+        small = _thumbnail(run, layer, head)
+        image = axes.imshow(small, cmap=_colour_map(), norm=scale, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("#d0ccc2")
         if head == 0:

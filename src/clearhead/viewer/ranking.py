@@ -111,6 +111,7 @@ class Ranking(NamedTuple):
     weight: Float
     layer: Index
     head: Index
+    left_out: float  # the share of the units' reading that goes to no unit, the mean over heads
 
 
 class Profile(NamedTuple):
@@ -120,6 +121,7 @@ class Profile(NamedTuple):
     read_by: Float  # what each unit reads of it
     others_read: Float  # what the other units read of each unit, on average
     others_read_it: Float  # what the units but this one read of it, on average
+    left_out: float  # as in a ranking, of this unit's own reading
 
 
 class _Block(NamedTuple):
@@ -162,15 +164,18 @@ def blocks(run: Run, units: Units, heads: Heads) -> Iterator[_Block]:
     """The weights between units, a window and a head at a time: keys summed, queries averaged."""
     for begin, end in zip(run.starts, [*run.starts[1:], len(run.tokens)], strict=True):
         here = [at for at, own in enumerate(units.tokens) if begin <= own[0] < end]
-        share = np.zeros((len(here), end - begin), np.float32)
-        for row, at in enumerate(here):
-            share[row, np.array(units.tokens[at]) - begin] = 1 / len(units.tokens[at])
+        if not here:
+            continue
+        rows = np.concatenate([units.tokens[at] for at in here]) - begin
+        sizes = np.array([len(units.tokens[at]) for at in here])
         owner = units.owner[begin:end]
-        targets = np.unique(owner[owner >= 0])
-        member = (owner[:, None] == targets).astype(np.float32)
+        keys = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
+        targets, firsts = np.unique(owner[keys], return_index=True)
         for at, (layer, head) in enumerate(heads):
-            weights = run.map(layer)[head, begin:end, begin:end]
-            yield _Block(at, np.array(here, np.intp), targets, share @ weights @ member)
+            weights = run.map(layer)[head, begin:end, begin:end][rows]
+            summed = np.add.reduceat(weights[:, keys], firsts, axis=1)
+            mean = np.add.reduceat(summed, np.cumsum(sizes) - sizes, axis=0) / sizes[:, None]
+            yield _Block(at, np.array(here), targets, mean.astype(np.float32, copy=False))
 
 
 def rank(run: Run, units: Units, heads: Heads, *, include_self: bool) -> Ranking:
@@ -179,7 +184,9 @@ def rank(run: Run, units: Units, heads: Heads, *, include_self: bool) -> Ranking
     Ties are in the order of the text. Beside the result it holds one window at a time.
     """
     columns: list[list[NDArray[Any]]] = []
+    kept = 0.0
     for block in blocks(run, units, heads):
+        kept += float(block.weights.sum(dtype=np.float64)) / (len(heads) * len(units))
         if block.at == 0:
             best, best_at = block.weights.copy(), np.zeros(block.weights.shape, np.intp)
             columns.append([])
@@ -195,7 +202,7 @@ def rank(run: Run, units: Units, heads: Heads, *, include_self: bool) -> Ranking
     source, target, weight, at = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     order = np.argsort(-weight, kind="stable")
     layer, head = np.array(heads, np.intp).reshape(-1, 2)[at[order]].T
-    return Ranking(units, source[order], target[order], weight[order], layer, head)
+    return Ranking(units, source[order], target[order], weight[order], layer, head, 1 - kept)
 
 
 def profile(run: Run, units: Units, unit: int, heads: Heads) -> Profile:
@@ -212,10 +219,4 @@ def profile(run: Run, units: Units, unit: int, heads: Heads) -> Profile:
     others = np.maximum(readers - 1, np.float32(1))
     others_read = np.asarray((total - reads) / others, np.float32)
     others_read_it = np.asarray((total[:, [unit]] - read_by) / others[unit], np.float32)
-    return Profile(reads, read_by, others_read, others_read_it)
-
-
-def left_out(run: Run, units: Units, heads: Heads) -> float:
-    """The share of what the units read that goes to tokens left out, the mean over heads."""
-    kept = [float(block.weights.sum(1).sum()) for block in blocks(run, units, heads)]
-    return 1 - sum(kept) / (len(heads) * len(units))
+    return Profile(reads, read_by, others_read, others_read_it, 1 - float(reads.sum(1).mean()))
