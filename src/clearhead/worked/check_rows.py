@@ -1,0 +1,206 @@
+"""Matrices typed as rows of numbers, one under another or side by side, as in a fenced block.
+
+    # Q (2 tokens x 2 dims)              1.0 0.5   x   1.1 0.3   =   1.25 0.90
+     1.0  [0.5]                          0.2 1.4       0.3 1.2       0.64 1.74
+     0.2   1.4
+
+Brackets, bars and commas are furniture; a bracket round one number among several is a highlight.
+"""
+
+import re
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .check_numbers import Cell, Matrix, Problem, read_number, uneven
+from .check_tokens import Token, tokenize
+
+WIDEST = 512  # numbers in a row, and rows in a matrix; more than a person works by hand
+OPERATORS = frozenset("x×✕⨯*@·⋅∙•=≈+÷/⊙")
+
+_PIECE = re.compile(
+    r"(?P<gap>[\s,;|│┃⎡⎢⎣⎤⎥⎦⎛⎜⎝⎞⎟⎠()&]+)|(?P<mark>\*\*|[\[\]`])|(?P<word>[^\s,;|│┃⎡⎢⎣⎤⎥⎦⎛⎜⎝⎞⎟⎠()\[\]`&*]+|\*)"
+)
+_PLAIN_ROW = re.compile(r"[\s\d.,eE+\-\[\]|;]+$")
+_COMMENT = re.compile(r"\s(?:#|//|<-|←|--)\s.*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A number, an operator or a word of a line, with its columns."""
+
+    text: str
+    start: int
+    end: int
+    cell: Cell | None
+
+    @property
+    def operator(self) -> bool:
+        return self.cell is None and self.text in OPERATORS
+
+
+@dataclass(eq=False)
+class Column:
+    """The part of a block between two operator columns, while its rows are gathered."""
+
+    left: int
+    right: int
+    rows: list[list[Cell]] = field(default_factory=list)
+    caption: str = ""
+
+
+Found = tuple[int, Matrix | list[Token]]  # with the line it stands on
+
+
+def pieces(line: str, number: int) -> list[Piece]:
+    """The numbers, operators and words of a line; a comment at its end is left out."""
+    comment = _COMMENT.search(line)
+    body = line[: comment.start()] if comment and comment.start() > 0 else line
+    found: list[Piece] = []
+    opened = False
+    for match in _PIECE.finditer(body):
+        if match.lastgroup == "mark":
+            opened = match[0] in ("[", "**", "`")
+            continue
+        if match.lastgroup == "gap":
+            continue
+        cell = read_number(match[0], number, match.start(), highlighted=opened)
+        found.append(Piece(match[0], match.start(), match.end(), cell))
+        opened = False
+    return found
+
+
+def is_row(line: list[Piece]) -> bool:
+    """Numbers only, but for a label of at most three words in front."""
+    numbers = [piece.cell is not None for piece in line]
+    if not any(numbers):
+        return False
+    first = numbers.index(True)
+    return all(numbers[first:]) and first <= 3 and not any(p.operator for p in line[:first])
+
+
+def is_operator_line(text: str) -> bool:
+    """`x`, `=`, `÷ √2 =`: an operator first, and nothing that is a sentence."""
+    words = text.split()
+    if not words or len(words) > 6 or words[0] not in OPERATORS:
+        return False
+    kinds = {token.kind for token in tokenize(text)}
+    return "bad" not in kinds and (len(words) == 1 or words[-1] in "=≈" or words[0] in "=≈÷/")
+
+
+class RowReader:
+    """Reads the lines of one block into matrices, operators and problems, in order."""
+
+    def __init__(self) -> None:
+        self.found: list[Found] = []
+        self.problems: list[Problem] = []
+        self.columns: list[Column] = []
+        self.captions: list[str] = []
+
+    def read(self, lines: list[tuple[int, str]]) -> None:
+        """`lines` are (line number, text); the results are in `found` and `problems`."""
+        group: list[tuple[int, str, list[Piece]]] = []
+        for number, text in lines:
+            if len(group) > WIDEST and _PLAIN_ROW.match(text):
+                continue  # too many already, and said so at the end of the group
+            parts = pieces(text, number)
+            if self._belongs(parts):
+                group.append((number, text, parts))
+                continue
+            self._finish(group)
+            group = []
+            if not text.strip():
+                continue
+            if is_operator_line(text.strip()):
+                column = len(text) - len(text.lstrip())
+                self.found.append((number, _operator(text.strip(), number, column)))
+                self.captions = []
+            else:
+                self.captions.append(text)
+        self._finish(group)
+
+    @staticmethod
+    def _belongs(parts: list[Piece]) -> bool:
+        """A row of one matrix, or of several side by side."""
+        if is_row(parts):
+            return True
+        numbers = [piece.cell is not None for piece in parts]
+        inner = [p for p in parts if p.operator or p.cell is not None]
+        return any(numbers) and len(inner) == len(parts) and any(p.operator for p in parts)
+
+    def _finish(self, group: list[tuple[int, str, list[Piece]]]) -> None:
+        """Turn the gathered lines into matrices."""
+        if not group:
+            return
+        if len(group) > WIDEST:
+            self._problem(
+                group[0][0], f"a matrix of more than {WIDEST} rows; up to {WIDEST} are checked"
+            )
+            return
+        if len(group) == 1 and sum(p.cell is not None for p in group[0][2]) == 1:
+            self.captions.append(group[0][1])  # one number is a remark, not a matrix
+            return
+        cuts = sorted({p.start for _, _, parts in group for p in parts if p.operator})
+        if not cuts:
+            rows = [[p.cell for p in parts if p.cell is not None] for _, _, parts in group]
+            self._matrix(rows, self._caption_over(len(rows[0])), group[0][0])
+        else:
+            self._side_by_side(group, cuts)
+        self.captions = []
+
+    def _caption_over(self, columns: int) -> str:
+        """The nearest line above, but for a line of column headings."""
+        if len(self.captions) > 1 and len(self.captions[-1].split()) == columns:
+            return self.captions[-2]
+        return self.captions[-1] if self.captions else ""
+
+    def _side_by_side(self, group: list[tuple[int, str, list[Piece]]], cuts: list[int]) -> None:
+        """Split every line at the columns where some line has an operator."""
+        edges = [-1, *cuts, 1 << 30]
+        line = group[0][0]  # all parts of the row of matrices count as standing on its first line
+        captions = _split_words(self.captions[-1] if self.captions else "", edges)
+        for at, (left, right) in enumerate(pairwise(edges)):
+            rows = []
+            for _, _, parts in group:
+                row = [p.cell for p in parts if p.cell is not None and left <= p.start < right]
+                if row:
+                    rows.append(row)
+            if left >= 0:
+                sign = next(p for _, _, parts in group for p in parts if p.start == left)
+                self.found.append((line, _operator(sign.text, line, left)))
+            if rows:
+                self._matrix(rows, captions[at], line)
+
+    def _matrix(self, rows: list[list[Cell]], caption: str, line: int) -> None:
+        widths = {len(row) for row in rows}
+        if max(widths) > WIDEST:
+            self._problem(line, f"a row of {max(widths)} numbers; up to {WIDEST} are checked")
+        elif len(widths) > 1:
+            at, row = next((i, r) for i, r in enumerate(rows) if len(r) != len(rows[0]))
+            self._problem(
+                row[0].line,
+                uneven(at + 1, len(row), len(rows[0])),
+            )
+        else:
+            own = caption.strip()
+            self.found.append((line, Matrix(rows, line, caption=own, inner_caption=bool(own))))
+
+    def _problem(self, line: int, sentence: str) -> None:
+        self.problems.append(Problem(line, sentence))
+
+
+def _operator(text: str, line: int, column: int) -> list[Token]:
+    """The tokens of an operator line; a letter x alone is a multiplication sign."""
+    if text == "x":
+        return [Token("op", "*")]
+    return tokenize(text.replace(" x ", " × "), line, column)
+
+
+def _split_words(caption: str, edges: list[int]) -> list[str]:
+    """The words of a caption line, shared out to the columns they stand over."""
+    words: list[list[str]] = [[] for _ in edges[1:]]
+    for match in re.finditer(r"\S+(?: \S+)*", caption):
+        middle = (match.start() + match.end()) / 2
+        column = sum(middle >= edge for edge in edges[1:-1])
+        if match[0] not in OPERATORS:
+            words[column].append(match[0])
+    return [" ".join(group) for group in words]
