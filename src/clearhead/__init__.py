@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from .regression import Match, SoftLookup, kernel_regression
     from .single_head import SingleHeadAttention
     from .worked import why
+    from .worked.check import check, check_file
+    from .worked.check_report import CheckReport
     from .worked.learn import Lesson, learn
     from .worked.vectors import Vectors, read_vectors
 
@@ -60,6 +62,7 @@ _HOME = {
     "AttentionRun": "models.run",
     "AttentionWithLse": "ops",
     "Bias": "biases",
+    "CheckReport": "worked.check_report",
     "CheckpointError": "models.weights",
     "Gradients": "ops",
     "KeyValueCache": "cache",
@@ -83,6 +86,8 @@ _HOME = {
     "available_isas": "ops",
     "blocks": "masks",
     "causal": "masks",
+    "check": "worked.check",
+    "check_file": "worked.check",
     "dilated": "masks",
     "documents": "masks",
     "first_keys": "masks",
@@ -110,6 +115,7 @@ __all__ = [
     "AttentionRun",
     "AttentionWithLse",
     "Bias",
+    "CheckReport",
     "CheckpointError",
     "Gradients",
     "KeyValueCache",
@@ -134,6 +140,8 @@ __all__ = [
     "available_isas",
     "blocks",
     "causal",
+    "check",
+    "check_file",
     "dilated",
     "documents",
     "first_keys",

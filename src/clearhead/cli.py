@@ -170,6 +170,29 @@ def _why(
         print(evidence, *written, sep="\n", end="\n\n")
 
 
+@app.command("check")
+def _check(
+    file: Annotated[Path, typer.Argument(help="A Markdown article.")],
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write a corrected copy beside it, NAME.fixed.md.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+) -> None:
+    """Check the worked numbers of an article: every cell of every matrix, and every equation.
+
+    Leaves with 1 when a number is wrong, with 2 when the file cannot be checked.
+
+    clearhead check article.md --fix
+    """
+    from .worked.check import check_file
+
+    report, copy = check_file(file, fix=fix)
+    print(report.to_json() if json else report)
+    if copy is not None:
+        print(f"corrected copy: {copy}", file=sys.stderr)
+    raise typer.Exit(report.exit_code)
+
+
 models = typer.Typer(invoke_without_command=True, help="List, fetch and remove models.")
 app.add_typer(models, name="models")
 

@@ -11,7 +11,7 @@ from .check_formula import Node
 from .check_guess import agreement
 from .check_numbers import Problem
 from .check_read import Article, read_article
-from .check_report import CheckReport, Claimed, Finding, write_beside
+from .check_report import CheckReport, Claimed, Finding, counted, write_beside
 from .check_values import DoesNotFit
 from .check_verify import Root, Verdict, verify
 
@@ -55,7 +55,7 @@ def check(text: str, *, name: str = "text") -> CheckReport:
     malformed = [*article.malformed, *reading.malformed]
     if not (article.matrices or equations or malformed):
         malformed.append(
-            Problem(1, f"no matrices and no equations in {article.line_count:,} lines")
+            Problem(1, f"no matrices and no equations in {counted(article.line_count, 'line')}")
         )
     return CheckReport(
         name=name,

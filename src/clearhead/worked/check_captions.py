@@ -47,8 +47,6 @@ def read_caption(text: str) -> Caption:
     if found:
         plain = (plain[: found.start()] + " " + plain[found.end() :]).strip(" ,:;-")
     plain = plain.replace("**", "").replace("`", "")
-    lower = plain.lower().replace("_", " ")
-    part: Part = next((part for part, pattern in _PARTS if pattern.search(lower)), "")
     inside = re.search(r"\((.+)\)", plain)
     outside = re.sub(r"\(.*\)", " ", plain)
     candidates = [plain.rpartition("=")[2] if "=" in plain else ""]
@@ -56,7 +54,14 @@ def read_caption(text: str) -> Caption:
     candidates += [plain, outside, outside.split(",")[0]]
     formulas = tuple(dict.fromkeys(c.strip() for c in candidates if c.strip()))
     name = re.split(r"\s*[=:,(]|\s+[-–—]\s", plain)[0].strip() if plain else ""
+    parts = [_part(name), _part(plain)]  # what it is called says more than what it is made of
+    part: Part = parts[0] or parts[1]
     return Caption(name if len(name) <= 60 else "", size, part, formulas)
+
+
+def _part(text: str) -> Part:
+    lower = text.lower().replace("_", " ")
+    return next((part for part, pattern in _PARTS if pattern.search(lower)), "")
 
 
 def canonical(name: str) -> str:

@@ -26,7 +26,7 @@ class Equation:
 
 def equations(text: str, line: int) -> list[Equation]:
     """The equations between numbers in one line of the article."""
-    if not ("=" in text or "≈" in text) or len(text) > LONGEST_LINE:
+    if len(text) > LONGEST_LINE or not any(sign in text for sign in ("=", "≈", "\\approx")):
         return []
     bullet = _BULLET.match(text)
     column = bullet.end() if bullet else 0

@@ -116,8 +116,8 @@ class CheckReport:
         cells = sum(claim.cells for claim in self.claims)
         own = sum(finding.kind != "inherited" for finding in self.findings)
         verdict = f"{own} wrong, {len(self.findings) - own} inherited"
-        what = f"{_count(cells, 'cell')} in {_count(len(self.claims), 'matrix')}"
-        return f"{self.name}: {what} and {_count(self.equations, 'equation')} checked: {verdict}"
+        what = f"{counted(cells, 'cell')} in {counted(len(self.claims), 'matrix')}"
+        return f"{self.name}: {what} and {counted(self.equations, 'equation')} checked: {verdict}"
 
     def to_json(self) -> str:
         """The report as a JSON object; keys as the attributes above."""
@@ -153,7 +153,7 @@ class CheckReport:
         return "\n".join(lines)
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     plural = {"matrix": "matrices"}.get(noun, noun + "s")
     return f"{number:,} {noun if number == 1 else plural}"
 

@@ -9,7 +9,8 @@ A printed cell is right when its digits can stand for the value of its formula, 
 The third is the widest, so a cell outside it is wrong whatever was rounded. A cell that only the
 third explains is believed unless rounding is no explanation: when the result is printed with all
 the decimals that exact arithmetic on the printed digits has, or when in 1000 draws of operands
-within their digits never so few cells missed the readings 1 and 2 as do here.
+within their digits (the operands themselves, or what is given, carried to them) never so few cells
+missed the readings 1 and 2 as do here.
 
 A cell that is not right, but is right for the article's own wrong numbers, inherits; a cell that
 is neither is wrong by itself.
@@ -27,6 +28,7 @@ from .check_numbers import Array, Matrix
 from .check_values import Algebra, DoesNotFit, Intervals, Points, Reach, evaluate
 
 DRAWS = 1000
+MOST_DRAWN = 1024  # cells of a matrix for which draws are made; beyond, rounding is believed
 DOUBT = 0.05  # below this chance a cell that only rounding explains is mentioned
 MOST_ROOTS = 64  # wrong cells whose descendants are followed one by one
 
@@ -44,6 +46,7 @@ class Values:
     bounds: Array  # (2, rows, columns), of the right values
     own_bounds: Array
     wrong: Flags  # wrong or inherited
+    claim: Claim | None = None  # what it follows from; None: it is given
     reached: dict[Root, Flags] = field(default_factory=dict)
 
 
@@ -121,13 +124,14 @@ def _judge(claim: Claim, known: dict[int, Values]) -> tuple[Verdict, Values]:
     by_hand, carried = reading(Points(), "right"), reading(Points(), "carried")
     bounds, own_bounds = reading(Intervals(), "bounds"), reading(Intervals(), "own_bounds")
     plain = agrees(by_hand) | agrees(carried)
-    rounded = agrees(bounds[0], bounds[1]) & ~plain
+    tainted = _reached_by(claim, known)
+    own = agrees(reading(Points(), "own"))
+    # what the article's own wrong number gives to the digit, it has inherited, near or far
+    rounded = agrees(bounds[0], bounds[1]) & ~plain & ~(tainted & own)
     chance = _chance_of_rounding(claim, known, rounded, plain) if rounded.any() else 1.0
     exact = chance == 0
     right = plain if exact else plain | rounded
 
-    tainted = _reached_by(claim, known)
-    own = agrees(reading(Points(), "own"))
     if not exact:
         own |= agrees(own_bounds[0], own_bounds[1])
     inherited = ~right & tainted & own
@@ -143,6 +147,7 @@ def _judge(claim: Claim, known: dict[int, Values]) -> tuple[Verdict, Values]:
         bounds=np.where(right, mine, bounds),
         own_bounds=mine,
         wrong=~right,
+        claim=None if any(node.matrix is target for node in formula.walk()) else claim,
     )
     doubtful = rounded & right & (chance < DOUBT)
     verdict = Verdict(claim, best, wrong, inherited, doubtful)
@@ -213,22 +218,28 @@ def _chance_of_rounding(
     if shows_all_decimals(claim.target, claim.formula):
         return 0.0
     half = claim.target.halves
-    size = sum(known[id(n.matrix)].own.size for n in claim.formula.walk() if n.matrix is not None)
-    if size * claim.target.shape[1] * DRAWS > 1 << 29 or not plain.any():
+    sizes = [known[id(n.matrix)].own.size for n in claim.formula.walk() if n.matrix is not None]
+    if max([*sizes, claim.target.size]) > MOST_DRAWN or not plain.any():
         return 1.0
-    drawn = _draws(claim, known)
     points = Points()
-    close = np.zeros(drawn.shape, dtype=np.bool_)
-    for which in ("right", "carried"):
-        value = np.broadcast_to(_value(claim.formula, points, known, which), claim.target.shape)
-        close |= np.abs(_rounded_like(drawn, half) - value) <= half * (1 + 1e-9)
-    considered = plain | rounded
-    misses = (~close & considered).sum((1, 2))
-    return float((misses <= rounded.sum()).mean())
+    readings = [
+        np.broadcast_to(_value(claim.formula, points, known, which), claim.target.shape)
+        for which in ("right", "carried")
+    ]
+    chances = []
+    for drawn in (_draws(claim, known, carried=False), _draws(claim, known, carried=True)):
+        shown = _rounded_like(drawn, half)
+        close = [np.abs(shown - value) <= half * (1 + 1e-9) for value in readings]
+        misses = (~(close[0] | close[1]) & (plain | rounded)).sum((1, 2))
+        chances.append(float((misses <= rounded.sum()).mean()))
+    return max(chances)
 
 
-def _draws(claim: Claim, known: dict[int, Values]) -> Array:
-    """The formula for operands drawn evenly from what their digits can stand for."""
+def _draws(claim: Claim, known: dict[int, Values], carried: bool) -> Array:
+    """The formula for operands drawn evenly from what their digits can stand for.
+
+    `carried`: only what is given is drawn, and carried to the operands through their formulas.
+    """
     random = np.random.default_rng(0)
     drawn: dict[int, Array] = {}
 
@@ -237,11 +248,16 @@ def _draws(claim: Claim, known: dict[int, Values]) -> Array:
             assert node.cell is not None
             half = node.cell.operand_half
             return node.cell.value + half * random.uniform(-1, 1, (DRAWS, 1, 1))
-        if id(node.matrix) not in drawn:
-            low, high = known[id(node.matrix)].bounds
+        values = known[id(node.matrix)]
+        if id(node.matrix) in drawn:
+            return drawn[id(node.matrix)]
+        if carried and values.claim is not None:
+            value = evaluate(values.claim.formula, Points(), operand)
+        else:
+            low, high = values.bounds
             width = np.where(np.isfinite(low), high - low, 0.0)
-            drawn[id(node.matrix)] = low + width * random.random((DRAWS, *low.shape))
-        return drawn[id(node.matrix)]
+            value = low + width * random.random((DRAWS, *low.shape))
+        return drawn.setdefault(id(node.matrix), value)
 
     value = evaluate(claim.formula, Points(), operand)
     return np.broadcast_to(value, (DRAWS, *claim.target.shape))
