@@ -17,7 +17,7 @@ from .weights import CheckpointError, Tensors, json_object
 if TYPE_CHECKING:
     from .run import AttentionRun
 
-_FORMAT, _VERSION = "clearhead.run", "1"
+_KEY, _VERSION = "clearhead.run", 1
 _MAX_HEADER_BYTES = 90_000_000  # safetensors allows 100,000,000, the tensors' entries included
 _LAYER = ("q", "k", "lse")
 
@@ -30,6 +30,7 @@ def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
     path = Path(path)
     header = json.dumps(
         {
+            "version": _VERSION,
             "model": run.model,
             "text": run.text,
             "tokens": [[t.id, t.raw, t.start, t.end, t.word, t.special] for t in run.tokens],
@@ -50,11 +51,10 @@ def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
         for i, layer in enumerate(run.layers)
         for name, array in zip(_LAYER, layer, strict=True)
     }
-    metadata = {"format": _FORMAT, "version": _VERSION, "run": header}
     handle, partial = mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     try:
-        save_file(tensors, partial, metadata)
+        save_file(tensors, partial, {_KEY: header})  # one key: the same bytes every time
         os.chmod(partial, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
         os.replace(partial, path)
     except BaseException as error:
@@ -78,12 +78,12 @@ def load(path: str | os.PathLike[str]) -> "AttentionRun":
 
     path = Path(path)
     file = Tensors(path)
-    if file.metadata.get("format") != _FORMAT:
-        _refuse(path, "is not a run; its header says nothing of clearhead.run")
-    if file.metadata.get("version") != _VERSION:
-        found = file.metadata.get("version")
-        _refuse(path, f"is of version {found!r}, this clearhead reads version {_VERSION!r}")
-    header = json_object(path, file.metadata.get("run", "").encode("utf-8", "surrogatepass"))
+    if _KEY not in file.metadata:
+        _refuse(path, f"is not a run; its metadata hold no {_KEY}")
+    header = json_object(path, file.metadata[_KEY].encode("utf-8", "surrogatepass"))
+    version = header.get("version")
+    if type(version) is not int or version != _VERSION:
+        _refuse(path, f"is of version {version!r:.40}, this clearhead reads version {_VERSION}")
     text = _text(path, header, "text")
     words = [_word(path, i, entry, text) for i, entry in enumerate(_list(path, header, "words"))]
     tokens = [

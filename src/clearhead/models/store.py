@@ -114,13 +114,13 @@ def resolve(model: str | os.PathLike[str] | None = None) -> Path:
     if model is None or model == DEFAULT:
         return fetch(DEFAULT)
     path = Path(model)
-    if path.is_dir():
+    if path.is_dir() and model != "":  # which Path takes for the current folder
         return path
-    if path.exists():
+    if path.is_file():
         raise ValueError(f"model: {path} is a file, must be a checkpoint folder")
     if isinstance(model, str) and re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", model, re.ASCII):
         return _from_hub(model)
-    raise ValueError(f"model: {path} is neither a folder nor the name of a model")
+    raise ValueError(f"model: {os.fspath(model)!r} is neither a folder nor the name of a model")
 
 
 def name_of(model: str | os.PathLike[str] | None) -> str:

@@ -1,13 +1,14 @@
 """Texts longer than a model takes: cut them, or let it read them through overlapping windows.
 
-A window is as many tokens as the model takes, its own special tokens included. Neighbours share at
-least half. They are laid end to end as the model saw them, so a token of the text stands there
-once for every window that it is in; a word reads from the window in which it is most central, and
-what it reads is what it saw there: its row sums to 1 over that window, and the rest is hidden from
-it.
+A window is as many tokens as the model takes, its own special tokens included; it begins and ends
+with a word. Neighbours share about half. They are laid end to end as the model saw them, so a token
+of the text stands there once for every window that it is in; a word reads from the window in which
+it is most central, and what it reads is what it saw there: its row sums to 1 over that window, and
+the rest is hidden from it.
 """
 
 from dataclasses import replace
+from itertools import accumulate
 
 from .tokens import Token, Word
 
@@ -26,10 +27,7 @@ def cut(tokens: list[Token], words: list[Word], limit: int) -> tuple[list[Token]
     """
     before, after = margins(tokens)
     stop = limit - after
-    word_end = next(
-        (i for i in range(stop, before, -1) if tokens[i].word != tokens[i - 1].word), stop
-    )
-    return _taken(tokens, words, [(before, word_end)])
+    return _taken(tokens, words, [(before, _edge(tokens, range(stop, before, -1)))])
 
 
 def windows(
@@ -40,9 +38,22 @@ def windows(
     room = limit - before - after  # for tokens of the text, in each window
     spare = len(tokens) - before - after - room
     count = 1 - (-spare // max(1, room // 2))
-    begins = [before + spare * i // (count - 1) for i in range(count)]
-    parts = [(begin, begin + room) for begin in begins]
-    return *_taken(tokens, words, parts), [i * limit for i in range(count)]
+    slack = room // 8  # how far an edge may move to fall between words
+    parts = []
+    for i in range(count):
+        raw = before + spare * i // (count - 1)
+        begin = _edge(tokens, range(raw, raw + slack)) if i else raw
+        end = begin + room
+        last = i == count - 1
+        parts.append((begin, raw + room if last else _edge(tokens, range(end, end - slack, -1))))
+    sizes = [before + end - begin + after for begin, end in parts]
+    return *_taken(tokens, words, parts), [0, *accumulate(sizes[:-1])]
+
+
+def _edge(tokens: list[Token], places: range) -> int:
+    """The first of `places` that lies between two words, or the first."""
+    between = (at for at in places if tokens[at].word != tokens[at - 1].word)
+    return next(between, places.start)
 
 
 def _taken(
