@@ -257,14 +257,18 @@ def test_figures_of_long_sentences_many_numbers_and_a_block_say_what_they_leave_
     tmp_path: Path,
 ) -> None:
     long = {
-        "a": ["bat " + " ".join(f"w{i}" for i in range(17))],
-        "b": ["bat " + " ".join(f"v{i}" for i in range(19))],
+        "a": [" ".join(f"w{i}" for i in range(17)) + " bat"],
+        "b": ["bat " + " ".join("longword" * i for i in range(19))],
         "c": ["bat z"],
     }
     done = learn(long, size=26, heads=2, block=True, steps=3)
     assert len(done.save_figures(tmp_path, formats=["svg"])) == len(FIGURES)
     texts = [t.get_text() for t in done.plot("projection").axes[0].texts]
     assert "\n12 × 12 of 18 × 26" in texts
+    assert {"bat", "w16", "w6"} < set(texts)  # the word and the eleven before it
+    assert "w5" not in texts
+    said = [t.get_text() for t in done.plot("static-to-contextual").axes[0].texts]
+    assert {"…", "bat", "w16"} < set(said)
 
 
 def test_words_and_senses_of_any_script_are_drawn_without_a_warning(tmp_path: Path) -> None:

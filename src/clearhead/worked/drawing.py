@@ -121,9 +121,12 @@ def squares(
     color: str = INK,
     heads: int = 1,
 ) -> None:
-    """Hinton's diagram: cell (row, column) at (x + column, y + row), its area as |value|."""
+    """Hinton's diagram: cell (row, column) at (x + column, y + row), its area as |value|;
+    a dashed line between heads.
+    """
     from matplotlib.patches import Rectangle
 
+    whole = matrix.shape[1]
     matrix = shown(matrix)
     rows, columns = matrix.shape
     top = float(np.abs(matrix).max(initial=0)) if largest is None else largest
@@ -142,8 +145,8 @@ def squares(
             )
         )
     for head in range(1, heads):
-        at = x + head * columns / heads
-        ax.plot([at, at], [y, y + rows], color=GREY, linewidth=0.8, linestyle=(0, (2, 2)))
+        if (at := head * whole / heads) < columns:
+            ax.plot([x + at] * 2, [y, y + rows], color=GREY, lw=0.8, ls=(0, (2, 2)))
 
 
 def shades(
@@ -194,7 +197,7 @@ def words(ax: Axes, x: float, y: float, column: Sequence[str], strong: int | Non
     """Words down the left of a matrix at (x, y); `strong` is the one in question."""
     for row, word in enumerate(column[:MOST]):
         weight = "bold" if row == strong else "normal"
-        ax.text(x - 0.3, y + row + 0.52, word, ha="right", va="center",
+        ax.text(x - 0.3, y + row + 0.52, brief(word), ha="right", va="center",
                 family="DejaVu Sans Mono", fontsize=SMALL, fontweight=weight)  # fmt: skip
 
 
@@ -204,8 +207,16 @@ def words_above(
     """Words up from the top of a matrix at (x, y) whose columns are `wide`."""
     for column, word in enumerate(row[:MOST]):
         weight = "bold" if column == strong else "normal"
-        ax.text(x + wide * (column + 0.5), y - 0.2, word, ha="center", va="bottom", rotation=90,
-                family="DejaVu Sans Mono", fontsize=SMALL, fontweight=weight)  # fmt: skip
+        ax.text(x + wide * (column + 0.5), y - 0.2, brief(word), rotation=90, ha="center",
+                va="bottom", family="DejaVu Sans Mono", fontsize=SMALL,
+                fontweight=weight)  # fmt: skip
+
+
+def brief(text: str, width: int = 14) -> str:
+    """At most `width` columns of fixed-width letters, where a Chinese one takes two."""
+    from rich.cells import cell_len, set_cell_size
+
+    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
 def name_of(matrix: str) -> str:

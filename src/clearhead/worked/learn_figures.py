@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
+_LETTER = 0.068  # inches per character of the fixed-width font at SMALL points, and a little
+_WINDOW = 44  # characters of a sentence that are drawn
 
 
 def static_to_contextual(lesson: Lesson) -> Figure:
@@ -25,16 +27,18 @@ def static_to_contextual(lesson: Lesson) -> Figure:
 
     chosen = _examples(lesson, each=3)
     size = min(lesson.after.contextual.shape[1], d.MOST)
-    letter = 0.068  # inches per character of the fixed-width font at SMALL points, and a little
-    longest = max(cell_len(" ".join(lesson.sentences[i].tokens)) for i in chosen) + 2
 
+    parts = {i: _around(lesson.sentences[i]) for i in chosen}
+    longest = max(cell_len(" ".join(word for word, _ in part)) for part in parts.values()) + 2
     fixed = 2 * size + 8.5  # cells beside the text
-    cell = min((d.WIDTH_INCHES - longest * letter) / fixed, 0.17)
+    cell = min((d.WIDTH_INCHES - longest * _LETTER) / fixed, 0.17)
     left, width = size + 2.5, d.WIDTH_INCHES / cell
     groups = len({lesson.sentences[i].sense for i in chosen})
-    height = 1.5 * len(chosen) + 0.8 * groups + 0.6
+    step, more = max(1.5, 0.21 / cell), max(0.6, 0.09 / cell)  # between rows, between groups
+    height = step * len(chosen) + more * groups + 0.9
     fig, ax = d.canvas(
-        f"One vector for “{lesson.word}”, and what each sentence makes of it", width, height,
+        f"One vector for “{d.brief(lesson.word)}”, and what each sentence makes of it",
+        width, height,
         "Shade behind a word: how much the word in question reads it, after training. "
         "Filled squares are positive, hollow ones negative.",
     )  # fmt: skip
@@ -42,24 +46,23 @@ def static_to_contextual(lesson: Lesson) -> Figure:
     static = lesson.static(lesson.after)[None]
     largest = float(np.abs(np.vstack([static, lesson.after.contextual[chosen]])).max())
     d.squares(ax, 0.8, centre - 0.5, static, largest=largest)
-    d.caption(ax, 0.8 + size / 2, centre + 0.8, lesson.word, "static: always this")
+    d.caption(ax, 0.8 + size / 2, centre + 0.8, d.brief(lesson.word), "static: always this")
     right = width - size - 0.8
     y, sense = 0.0, ""
     for i in chosen:
         sentence = lesson.sentences[i]
-        y += 1.5 if sentence.sense == sense else 2.1
+        y += step if sentence.sense == sense else step + more
         color = d.SENSES[lesson.senses.index(sentence.sense) % len(d.SENSES)]
-
         d.arrow(ax, (size + 1.1, centre), (left + 1.0, y), bend=0.0, arrowstyle="-", color=d.PALE)
         weights = lesson.after.weights[i].mean(axis=0)[sentence.position]
-        end = _shaded_sentence(ax, left + 1.4, y, sentence, weights, letter / cell, cell)
+        end = _shaded(ax, left + 1.4, y, parts[i], sentence.position, weights, cell)
         d.arrow(ax, (end + 0.2, y), (right - 0.4, y), color=color)
         d.squares(
             ax, right, y - 0.5, lesson.after.contextual[i][None], largest=largest, color=color
         )
         if sentence.sense != sense:
             sense = sentence.sense
-            ax.text(right, y - 0.75, f"contextual: {sense}", color=color, fontsize=d.SMALL,
+            ax.text(right, y - 0.75, f"contextual: {d.brief(sense)}", color=color, fontsize=d.SMALL,
                     fontweight="bold", va="bottom")  # fmt: skip
     return fig
 
@@ -67,9 +70,9 @@ def static_to_contextual(lesson: Lesson) -> Figure:
 def plane(lesson: Lesson) -> Figure:
     """The static vector and its contextual versions in 2-D, before and after, on the same axes."""
     fig, axes = d.figure(
-        f"Training moves the two lives of “{lesson.word}” apart"
+        f"Training moves the two lives of “{d.brief(lesson.word)}” apart"
         if len(lesson.senses) == 2
-        else f"Training moves the senses of “{lesson.word}” apart",
+        else f"Training moves the senses of “{d.brief(lesson.word)}” apart",
         2.9, columns=2, sharey=True,
     )  # fmt: skip
     across, up = _limits(lesson)
@@ -86,7 +89,7 @@ def plane(lesson: Lesson) -> Figure:
                 for x, y in ends[rows]:
                     ax.plot([start[0], x], [start[1], y], color=color, lw=0.7, alpha=0.45)
                 ax.plot(*ends[rows].T, marker, color=color, ms=5.5, mfc="white" if out else color,
-                        label=sense + (", held out" if out else ""))  # fmt: skip
+                        label=d.brief(sense) + (", held out" if out else ""))  # fmt: skip
         ax.plot(*start, "*", color=d.INK, ms=13, mec="white", label="static")
         apart = lesson.separation(moment)
         ax.set_title(f"{name}: senses {apart:.1f} × as far apart as within")
@@ -148,7 +151,7 @@ def filters(lesson: Lesson) -> Figure:
     from ..viewer.fonts import drawable
 
     fig, axes = d.figure(
-        f"The query matrix is a filter: what “{lesson.word}” asks for",
+        f"The query matrix is a filter: what “{d.brief(lesson.word)}” asks for",
         3.6,
         columns=2,
         width_ratios=(2, 3),
@@ -180,11 +183,13 @@ def filters(lesson: Lesson) -> Figure:
         axes[1].plot([0, score[i]], [row, row], color=color, lw=1.0)
         axes[1].plot(score[i], row, marker, color=color, ms=4)
     axes[1].axvline(0, color=d.GREY, lw=0.6)
-    names, _ = drawable([lesson.vocabulary[i] for i in order])
+    names, _ = drawable([d.brief(lesson.vocabulary[i]) for i in order])
     axes[1].set_yticks(range(len(order)), names, family="DejaVu Sans Mono", size=6)
-    axes[1].set(title=f"score against the query of “{lesson.word}” ({which})", xlabel="score")
+    axes[1].set(
+        title=f"score against the query of “{d.brief(lesson.word)}” ({which})", xlabel="score"
+    )
     for sense, (color, marker) in _looks(lesson):
-        axes[1].plot([], [], marker, color=color, ms=4, label=f"only with {sense}")
+        axes[1].plot([], [], marker, color=color, ms=4, label=f"only with {d.brief(sense)}")
     axes[1].plot(
         [], [], "o", color=d.GREY, ms=4, label="with both" if len(lesson.senses) == 2 else "shared"
     )
@@ -265,30 +270,55 @@ def _examples(lesson: Lesson, each: int) -> list[int]:
     return chosen
 
 
-def _shaded_sentence(
+def _around(sentence: Sentence) -> list[tuple[str, int | None]]:
+    """The words around the word in question that fit, each with its place; … for what does not."""
+    from rich.cells import cell_len
+
+    first, last = sentence.position, sentence.position + 1
+    room = _WINDOW - cell_len(d.brief(sentence.tokens[first]))
+    while True:
+        ahead = last < len(sentence.tokens) and (
+            last - sentence.position <= sentence.position - first or first == 0
+        )
+        at = last if ahead else first - 1
+        if (
+            not 0 <= at < len(sentence.tokens)
+            or (room := room - 1 - cell_len(d.brief(sentence.tokens[at]))) < 0
+        ):
+            break
+        first, last = min(first, at), max(last, at + 1)
+    part: list[tuple[str, int | None]] = [
+        (d.brief(sentence.tokens[i]), i) for i in range(first, last)
+    ]
+    left: list[tuple[str, int | None]] = [("…", None)]
+    return (left if first > 0 else []) + part + (left if last < len(sentence.tokens) else [])
+
+
+def _shaded(
     ax: Axes,
     x: float,
     y: float,
-    sentence: Sentence,
+    part: list[tuple[str, int | None]],
+    position: int,
     weights: np.ndarray,
-    letter: float,
     cell: float,
 ) -> float:
-    """The words of a sentence, each on a patch as dark as its weight; returns where it ends."""
+    """Words, each on a patch as dark as its weight; returns where they end."""
     from matplotlib.patches import FancyBboxPatch
     from rich.cells import cell_len
 
-    high = 0.15 / cell
-    for i, (word, weight) in enumerate(zip(sentence.tokens, weights, strict=True)):
+    high, letter = 0.15 / cell, _LETTER / cell
+    for word, i in part:
+        weight = 0.0 if i is None else float(weights[i])
         wide = cell_len(word) * letter
         ax.add_patch(
             FancyBboxPatch(
                 (x, y - high / 2), wide, high, boxstyle=f"round,pad={0.25 * letter}",
-                facecolor=d.shade(float(weight)), edgecolor="none",
+                facecolor=d.shade(weight), edgecolor="none",
             )
         )  # fmt: skip
         ax.text(x + wide / 2, y + 0.02, word, ha="center", va="center", family="DejaVu Sans Mono",
                 fontsize=d.SMALL, color="white" if weight > 0.6 else d.INK,
-                fontweight="bold" if i == sentence.position else "normal")  # fmt: skip
+                fontweight="bold" if i == position else "normal")  # fmt: skip
         x += wide + letter
     return x - letter

@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadPass:
-    """One sentence of T tokens in one trained head of size D/H; only the first MOST tokens."""
+    """One sentence of T tokens in one trained head of size D/H.
+
+    Of a long sentence the MOST tokens around the word come first, and only those are drawn;
+    attention does not mind the order, having no positions here.
+    """
 
     sentence: Sentence
+    tokens: tuple[str, ...]  # those that are drawn
+    word: int  # the row of the word in question
     color: str
     x: Array  # (T, D)
     w: dict[str, Array]  # W_Q, W_K, W_V, each (D, D/H)
@@ -30,26 +36,23 @@ class HeadPass:
     scores: Array  # (T, T), scaled
     weights: Array
 
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return self.sentence.tokens[: d.MOST]
-
-    @property
-    def word(self) -> int:
-        return self.sentence.position
-
 
 def head_pass(lesson: Lesson, which: int, head: int = 0) -> HeadPass:
     sentence, p = lesson.sentences[which], lesson.after.parameters
-    ids = [lesson.vocabulary.index(t) for t in sentence.tokens]
-    x = p["table"][ids]
+    length = len(sentence.tokens)
+    first = int(np.clip(sentence.position - d.MOST // 2, 0, max(length - d.MOST, 0)))
+    order = [*range(first, length), *range(first)]
+    tokens = tuple(sentence.tokens[i] for i in order)
+    x = p["table"][[lesson.vocabulary.index(t) for t in tokens]]
     size = x.shape[1] // lesson.heads
     part = slice(head * size, (head + 1) * size)
     w = {name: p[name][:, part] for name in ("W_Q", "W_K", "W_V")}
     q, k, v = (x @ w[name] for name in ("W_Q", "W_K", "W_V"))
     color = d.SENSES[lesson.senses.index(sentence.sense) % len(d.SENSES)]
-    weights = lesson.after.weights[which][head]
-    return HeadPass(sentence, color, x, w, q, k, v, q @ k.T * size**-0.5, weights)
+    weights = lesson.after.weights[which][head][np.ix_(order, order)]
+    scores = q @ k.T * size**-0.5
+    word = sentence.position - first
+    return HeadPass(sentence, tokens[: d.MOST], word, color, x, w, q, k, v, scores, weights)
 
 
 def query(lesson: Lesson) -> Figure:
@@ -58,23 +61,38 @@ def query(lesson: Lesson) -> Figure:
     size = min(passes[0].q.shape[1], d.MOST)
     high = size + 7.6
     fig, ax = d.canvas(
-        f"One query against every key: what “{lesson.word}” reads", 40, high * len(passes),
+        f"One query against every key: what “{d.brief(lesson.word)}” reads", 40, high * len(passes),
         "Score: query · key / √d. Weight: softmax of the scores.\n" + _key(lesson),
     )  # fmt: skip
     for row, f in enumerate(passes):
         y = row * high + 2.4
         largest = float(np.abs(np.vstack([f.q, f.k])).max())
         d.squares(ax, 5.5, y, f.q[f.word][:, None], largest=largest, color=f.color)
-        ax.text(6, y - 0.3, f"query of\n{lesson.word}", ha="center", va="bottom", fontsize=d.SMALL)
-        ax.text(0.6, y + size / 2, f.sentence.sense, color=f.color, fontweight="bold", va="center")
+        ax.text(
+            6,
+            y - 0.3,
+            f"query of\n{d.brief(lesson.word)}",
+            ha="center",
+            va="bottom",
+            fontsize=d.SMALL,
+        )
+        ax.text(
+            0.6,
+            y + size / 2,
+            d.brief(f.sentence.sense, 8),
+            color=f.color,
+            fontweight="bold",
+            va="center",
+        )
         d.sign(ax, 8.2, y + size / 2, "•")
         step = min(6.2, 30 / len(f.tokens))
         for column, token in enumerate(f.tokens):
             x = 10 + column * step
             d.squares(ax, x, y, f.k[column][:, None], largest=largest)
             bold = "bold" if column == f.word else "normal"
-            ax.text(x + 0.5, y - 0.3, token, ha="center", va="bottom", family="DejaVu Sans Mono",
-                    fontsize=d.SMALL, fontweight=bold)  # fmt: skip
+            fits = max(4, int(2.7 * step))  # letters
+            ax.text(x + 0.5, y - 0.3, d.brief(token, fits), ha="center", va="bottom",
+                    family="DejaVu Sans Mono", fontsize=d.SMALL, fontweight=bold)  # fmt: skip
             weight = float(f.weights[f.word, column])
             ax.text(x + 0.5, y + size + 0.3, _number(f.scores[f.word, column]), ha="center",
                     va="top", fontsize=d.SMALL)  # fmt: skip
@@ -89,12 +107,12 @@ def products(lesson: Lesson) -> Figure:
     """All queries at once: Q times K transposed, scaled, then the softmax of every row."""
     f = head_pass(lesson, _one_each(lesson)[0])
     t, size = len(f.tokens), min(f.q.shape[1], d.MOST)
-    wide = 1.5  # a cell that holds a number
+    wide = 1.5 if t <= 8 else 1.0  # a cell that holds a number, or none
     x = [6.5, 6.5 + size + 2]
     x += [x[1] + t + 2]
     x += [x[2] + wide * t + 5.0]
     width = x[3] + wide * t + 0.6
-    y = 0.6 + 0.4 * max(map(len, f.tokens)) * max(width, 34) / 34
+    y = 0.6 + 0.4 * max(len(d.brief(t)) for t in f.tokens) * max(width, 34) / 34
     fig, ax = d.canvas(
         "All queries at once are one matrix product",
         max(width, 34),
@@ -109,13 +127,23 @@ def products(lesson: Lesson) -> Figure:
     d.words_above(ax, x[1], y, f.tokens, f.word)
     d.sign(ax, x[1] + t + 1, y + t / 2, "=")
     low, high = float(f.scores.min()), float(f.scores.max())
-    d.shades(ax, x[2], y, f.scores, lowest=low, highest=high, digits=1, outline=f.word, wide=wide)
+    d.shades(
+        ax,
+        x[2],
+        y,
+        f.scores,
+        lowest=low,
+        highest=high,
+        digits=1 if t <= 8 else None,
+        outline=f.word,
+        wide=wide,
+    )
     d.words_above(ax, x[2], y, f.tokens, f.word, wide)
     end = x[2] + wide * t
     ax.text(end + 2.4, y + t / 2 - 0.4, "softmax\nof each row", ha="center", va="bottom",
             fontsize=d.SMALL)  # fmt: skip
     d.arrow(ax, (end + 0.4, y + t / 2), (x[3] - 0.4, y + t / 2))
-    d.shades(ax, x[3], y, f.weights, digits=2, outline=f.word, wide=wide)
+    d.shades(ax, x[3], y, f.weights, digits=2 if t <= 8 else None, outline=f.word, wide=wide)
     d.words_above(ax, x[3], y, f.tokens, f.word, wide)
     foot = y + max(t, size) + 0.5
     names = ("Q", "Kᵀ", "scores: Q Kᵀ / √d", "weights")
@@ -135,7 +163,7 @@ def values(lesson: Lesson) -> Figure:
     x = [7.0, 7.0 + 5, 7.0 + 5 + size + 2.0]
     width, y = max(x[2] + size + 1.5, 34), 1.8
     fig, ax = d.canvas(
-        f"What “{lesson.word}” takes home: values, weighted and added",
+        f"What “{d.brief(lesson.word)}” takes home: values, weighted and added",
         width,
         y + t + 3.4,
         _key(lesson, " Shade: white low, blue high."),
@@ -155,7 +183,8 @@ def values(lesson: Lesson) -> Figure:
     ax.plot([x[2], x[2] + size], [y + t + 0.6] * 2, color=d.INK, lw=1)
     d.squares(ax, x[2], y + t + 1.2, mixture, largest=largest, color=f.color)
     ax.text(x[2] - 0.5, y + t + 1.7, "their sum: what the head hands on", ha="right", va="center")
-    ax.text(x[2] - 0.5, y + t + 2.9, f"“{' '.join(f.sentence.tokens)}” ({f.sentence.sense})",
+    said = d.brief(" ".join(f.sentence.tokens), 44)
+    ax.text(x[2] - 0.5, y + t + 2.9, f"“{said}” ({d.brief(f.sentence.sense)})",
             ha="right", va="center", fontsize=d.SMALL, color=f.color)  # fmt: skip
     return fig
 
@@ -192,13 +221,14 @@ def flow(lesson: Lesson) -> Figure:
     which = _one_each(lesson)[0]
     f = head_pass(lesson, which)
     t, size, out = len(f.tokens), min(f.x.shape[1], d.MOST), min(f.q.shape[1], d.MOST)
-    lane = max(t, size) + 4.0
     x = [6.0, 6.0 + size + 3.0]
     x += [x[1] + out + 2.5]  # Q K V
     x += [x[2] + out + 4.0]  # scores
     x += [x[3] + t + 5.0]  # weights, and below them the mixture
     x += [x[4] + max(t, out) + 3.5]  # the contextual vector
-    width, height = x[5] + size + 1.0, 3 * lane - 0.8
+    width = x[5] + size + 1.0
+    lane = max(t, size) + max(4.0, 0.42 * width / d.WIDTH_INCHES)  # room for two lines below
+    height = 3 * lane - 0.8
     title = "The whole flow of one head, with its own numbers"
     fig, ax = d.canvas(title, width, height, _key(lesson, " Shade: white low, blue high."))
     middles = [0.5 + lane * i + max(t, size) / 2 for i in range(3)]
@@ -231,12 +261,21 @@ def flow(lesson: Lesson) -> Figure:
     rest = "+ X" if lesson.heads == 1 and not lesson.block else "…"
     ax.text(x[4] + out + 1.75, start - 0.4, rest, ha="center", va="bottom")
     d.squares(ax, x[5], start - 0.5, lesson.after.contextual[which][None], color=f.color)
-    d.caption(ax, x[5] + size / 2, start + 0.9, lesson.word, f"contextual: {f.sentence.sense}")
+    d.caption(
+        ax,
+        x[5] + size / 2,
+        start + 0.9,
+        d.brief(lesson.word),
+        f"contextual: {d.brief(f.sentence.sense)}",
+    )
     return fig
 
 
 def _key(lesson: Lesson, more: str = "") -> str:
     which = f"Head 1 of {lesson.heads}. " if lesson.heads > 1 else ""
+    longest = max(len(lesson.sentences[i].tokens) for i in _one_each(lesson))
+    if longest > d.MOST:
+        which += f"{d.MOST} words around “{d.brief(lesson.word)}” are drawn.\n"
     return f"{which}Squares: area is size; filled: positive, hollow: negative.{more}"
 
 

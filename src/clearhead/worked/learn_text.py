@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .drawing import brief
 from .learn import Lesson, Snapshot
 
 _LINE_CHARACTERS = 10_000
@@ -77,7 +78,7 @@ def summary(lesson: Lesson) -> str:
         f"what “{lesson.word}” reads after training (? held out)",
         *_reading(lesson, lesson.after),
     ]
-    return "\n".join(_cut(line, 80).rstrip() for line in lines)
+    return "\n".join(brief(line, 80).rstrip() for line in lines)
 
 
 def _row(name: str, before: float, after: float, form: str) -> str:
@@ -109,17 +110,10 @@ def _reading(lesson: Lesson, moment: Snapshot) -> list[str]:
     return lines
 
 
-def _cut(text: str, width: int) -> str:
-    """At most `width` columns of a terminal, where a Chinese letter takes two."""
-    from rich.cells import cell_len, set_cell_size
-
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
-
-
 def _filled(text: str, width: int) -> str:
     from rich.cells import set_cell_size
 
-    return set_cell_size(_cut(text, width), width)
+    return set_cell_size(brief(text, width), width)
 
 
 def _sparkline(loss: np.ndarray, width: int = 60) -> str:

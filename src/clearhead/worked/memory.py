@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +54,8 @@ def _measure(kind: str, length: int, size: int) -> int:
 
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((length, size), dtype=np.float32) for _ in range(3))
-    run = {"tiled": attention, "direct": direct}[kind]
+    kinds: dict[str, Callable[..., Any]] = {"tiled": attention, "direct": direct}
+    run = kinds[kind]
     run(q[:64], k[:64], v[:64])  # threads and libraries are there before the measurement
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident
     before = _resident_kilobytes("VmRSS")
