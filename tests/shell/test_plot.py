@@ -45,7 +45,7 @@ def test_a_head_that_is_not_there_is_refused(animal, tmp_path, layer, head, name
 
 
 def test_half_a_choice_is_refused(animal, tmp_path):
-    with pytest.raises(ValueError, match="^layer, head: only one of them is given"):
+    with pytest.raises(ValueError, match=r"^layer, head: only one of them is given"):
         plot.write_png(animal, tmp_path / "x.png", layer=1)
 
 
