@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 pytest.register_assert_rewrite(
-    "conformance", "gradient_conformance", "naive", "subject", "tiny_bert"
+    "chromium", "conformance", "gradient_conformance", "naive", "subject", "tiny_bert"
 )
 
 

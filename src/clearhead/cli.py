@@ -133,7 +133,10 @@ def _learn(
     vectors: Annotated[Path | None, typer.Option(help="A GloVe or word2vec file.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the PNG and SVG.")] = None,
 ) -> None:
-    """Train one attention layer to tell two meanings of a word apart."""
+    """Train one attention layer to tell two meanings of a word apart.
+
+    clearhead learn --heads 2 --figures pictures
+    """
     from .worked.learn import learn
     from .worked.learn_text import read_sentences
 
@@ -163,7 +166,10 @@ def _why(
     ] = None,
     figures: Annotated[Path | None, typer.Option(help="Folder for the PNG and SVG.")] = None,
 ) -> None:
-    """Experiments that show why attention is built as it is."""
+    """Experiments that show why attention is built as it is.
+
+    clearhead why scale
+    """
     from .worked.why import run
 
     for evidence, written in run(name, figures):
@@ -193,7 +199,7 @@ def _check(
     raise typer.Exit(report.exit_code)
 
 
-models = typer.Typer(invoke_without_command=True, help="List, fetch and remove models.")
+models = typer.Typer(invoke_without_command=True)
 app.add_typer(models, name="models")
 
 
@@ -254,7 +260,6 @@ def main(args: Sequence[str] | None = None) -> int:
         _let_go_of_stdout()
         return 1
     except (KeyboardInterrupt, typer.Abort):
-        print("clearhead: interrupted", file=sys.stderr)
         return 130
     except (ValueError, OSError, ImportError, MemoryError) as error:
         if isinstance(error, OSError):

@@ -40,7 +40,7 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator
             with open(where, mode, **text) as out:
                 yield out
         except OSError as error:
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+            raise _named(error, path, where) from None
         return
     draft = where.with_name(f".clearhead-{secrets.token_hex(6)}.tmp")
     try:
@@ -52,6 +52,13 @@ def replacing(path: str | os.PathLike[str], *, binary: bool = False) -> Iterator
             os.chmod(draft, where.stat().st_mode & 0o7777)
         os.replace(draft, where)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+        raise _named(error, path, draft) from None
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _named(error: OSError, path: str | os.PathLike[str], opened: Path) -> OSError:
+    """The error with the name that the user gave; one about another file stays as it is."""
+    if error.filename is not None and os.fspath(error.filename) != os.fspath(opened):
+        return error
+    return OSError(error.errno, error.strerror, os.fspath(path))
