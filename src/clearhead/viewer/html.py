@@ -65,13 +65,13 @@ def _page(run: Run, *, decimals: int) -> str:
     style, script = _static("page.css"), "\n".join(map(_as_part, _SCRIPTS))
     words = sum(not word.special for word in run.words)
     shape = f"{run.num_layers} layers × {run.num_heads} heads"
+    size = f"{visible(run.model)}: {shape}, {len(run.tokens)} tokens, {words} words"
+    notes = "".join(f". The text was {note}" for note in run.notes)
     return _filled(
         _static("page.html"),
         {
             "title": html.escape(visible(" ".join(run.text.split()))[:80]),
-            "what": html.escape(
-                f"{visible(run.model)}: {shape}, {len(run.tokens)} tokens, {words} words"
-            ),
+            "what": html.escape(size + notes),
             "precision": (
                 f"Weights on this page are rounded to {decimals} decimals (off by at most "
                 f"{0.5 * 10**-decimals:.{decimals + 1}f}). A word of several tokens: what they "
