@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from .viewer.labels import visible
-from .viewer.ranking import Float, Heads, Index, Ranking, Run, Units, profile, rank
+from .viewer.ranking import Float, Heads, Ranking, Run, Units, pooled, profile, rank
 
 COLUMNS = 80
 _WORDS_SHOWN = 100
@@ -70,9 +70,8 @@ def heat_map(run: Run, layer: int, head: int, labels: Sequence[str]) -> Text:
     if gutter + 4 * len(names) <= COLUMNS:
         weights = run.map(layer)[head, :, :]
         return page.append_text(_numbers(weights, names, gutter))
-    share = -(-len(names) // (COLUMNS - gutter))
-    edges = np.arange(0, len(names), share)
-    return page.append_text(_shades(_pooled(run, layer, head, edges), names, gutter, edges))
+    picture, side = pooled(run, layer, head, COLUMNS - gutter)
+    return page.append_text(_shades(picture, side, names, gutter))
 
 
 # -- pieces of the pages -------------------------------------------------------------------------
@@ -227,22 +226,15 @@ def _numbers(weights: Float, names: Sequence[str], gutter: int) -> Text:
     return page
 
 
-def _pooled(run: Run, layer: int, head: int, edges: Index) -> Float:
-    """The largest weight in each square between edges, from one row of squares at a time."""
-    ends = [*edges[1:], len(run.tokens)]
-    rows = [run.map(layer)[head, a:b, :].max(0) for a, b in zip(edges, ends, strict=True)]
-    return np.maximum.reduceat(np.stack(rows), edges, axis=1)
-
-
-def _shades(pooled: Float, names: Sequence[str], gutter: int, edges: Index) -> Text:
-    """The map with one shade a cell; from one edge to the next, tokens share a cell."""
+def _shades(picture: Float, side: int, names: Sequence[str], gutter: int) -> Text:
+    """The map with one shade a cell, each for `side` tokens by `side`."""
     page = Text(": each token (row) reads tokens (columns, in the same order)\n", _FAINT)
     key = "   ".join(f"{s} ≥{f:.0%}" for s, f in zip(_SHADES[1:], _SHADE_FROM, strict=True))
-    if len(edges) < len(names):
-        key += f"   a cell: the largest of {edges[1]} × {edges[1]}"
+    if side > 1:
+        key += f"   a cell: the largest of {side} × {side}"
     page.append(f"{key}\n\n", _FAINT)
-    for row, at in zip(pooled, edges, strict=True):
-        page.append_text(_row_label(int(at), names[at], gutter, len(names)))
+    for at, row in enumerate(picture):
+        page.append_text(_row_label(at * side, names[at * side], gutter, len(names)))
         for weight in row:
             shade = _SHADES[int(np.searchsorted(_SHADE_FROM, weight, side="right"))]
             page.append(shade, _cell_style(float(weight)))

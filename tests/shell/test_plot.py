@@ -71,6 +71,17 @@ def test_a_single_cell_of_a_long_text_can_still_be_seen(make_run, tmp_path):
     assert blue[:, : blue.shape[1] * 2 // 3].any()
 
 
+def test_a_text_of_many_tokens_is_pooled_and_its_axes_still_count_tokens(make_run, monkeypatch):
+    monkeypatch.setattr(plot, "_SQUARES", 32)
+    run = make_run([f"_w{at}" for at in range(98)], layers=1, heads=1)
+    axes = plot.heat_map(run, 0, 0, Figure().add_subplot())
+    weights = np.pad(run.weights()[0, 0], (0, 24))  # 100 tokens, in squares of 4
+    largest = weights.reshape(31, 4, 31, 4).max((1, 3))[:25, :25]
+    np.testing.assert_array_equal(axes.images[0].get_array(), largest)
+    assert axes.get_xlim() == (-0.5, 99.5)
+    assert axes.get_title().endswith("(a square: the largest of 4 × 4 weights)")
+
+
 def test_any_script_is_drawn_without_a_warning(hard, tmp_path):
     plot.write_png(hard, tmp_path / "one.png", 0, 1)
     plot.write_png(hard, tmp_path / "all.png")

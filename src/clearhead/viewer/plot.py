@@ -13,7 +13,7 @@ import numpy as np
 from .fonts import drawable
 from .labels import visible
 from .outputs import replacing
-from .ranking import Float, Run
+from .ranking import Run, pooled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMED_TOKENS = 64  # on an axis; with more, only every second, third ... token has its name
-_THUMBNAIL = 64  # squares a side, no more than pixels; each keeps its largest weight
+# Squares a side, no more than pixels: in each the largest weight, so that none is lost.
+_SQUARES, _THUMBNAIL = 1024, 64
 _COLOURS = ("#fdfcf9", "#d9e6fa", "#94b9ef", "#4a82d8", "#2450a8", "#0f2260")
 
 
@@ -33,6 +34,7 @@ def heat_map(
     ax      where to draw; by default the axes of a new pyplot figure, sized to the tokens
     raw     label with the tokenizer's pieces instead of the user's characters
 
+    A text of more than 1024 tokens is drawn in squares that show their largest weight.
     The colour goes from 0 to the largest weight of the head, as the colour bar says.
     Raises  ValueError: no such layer or head.
 
@@ -46,13 +48,17 @@ def heat_map(
         from matplotlib import pyplot
 
         ax = pyplot.figure(figsize=_size(run), layout="constrained").add_subplot()
-    weights = np.asarray(run.map(layer)[head, :, :])
-    image = ax.imshow(weights, cmap=_colour_map(), vmin=0, vmax=weights.max())
+    picture, side = pooled(run, layer, head, _SQUARES)
+    end = side * len(picture) - 0.5
+    image = ax.imshow(
+        picture, cmap=_colour_map(), vmin=0, vmax=picture.max(), extent=(-0.5, end, end, -0.5)
+    )
     ax.figure.colorbar(image, ax=ax, shrink=0.6, label="weight")
     _name_tokens(ax, [token.raw if raw else token.text for token in run.tokens])
     ax.set_ylabel("reads")
     ax.set_xlabel("is read")
-    title, families = drawable([f"{run.model}, layer {layer}, head {head}"])
+    joined = f" (a square: the largest of {side} × {side} weights)" if side > 1 else ""
+    title, families = drawable([f"{run.model}, layer {layer}, head {head}{joined}"])
     ax.set_title(title[0], fontfamily=families, parse_math=False)
     return ax
 
@@ -102,7 +108,7 @@ def all_heads(run: Run) -> "Figure":
     grid = figure.subplots(rows, columns, squeeze=False)
     scale = PowerNorm(0.5, vmin=0, vmax=1)
     for (layer, head), axes in np.ndenumerate(grid):
-        small = _thumbnail(run, layer, head)
+        small, _ = pooled(run, layer, head, _THUMBNAIL)
         image = axes.imshow(small, cmap=_colour_map(), norm=scale, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("#d0ccc2")
@@ -117,12 +123,6 @@ def all_heads(run: Run) -> "Figure":
     lines, families = drawable([line if len(line) <= 90 else line[:89] + "…", run.model])
     figure.suptitle("\n".join(lines), fontsize=9, fontfamily=families, parse_math=False)
     return figure
-
-
-def _thumbnail(run: Run, layer: int, head: int) -> Float:
-    weights = np.asarray(run.map(layer)[head, :, :])
-    edges = np.arange(0, len(weights), -(-len(weights) // _THUMBNAIL))
-    return np.asarray(np.maximum.reduceat(np.maximum.reduceat(weights, edges, 0), edges, 1))
 
 
 def _name_tokens(ax: "Axes", texts: list[str]) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Float = NDArray[np.float32]
 Index = NDArray[np.intp]
 Heads = Sequence[tuple[int, int]]
+_ROWS = 512  # of weights at a time, while a picture is made
 
 
 class Token(Protocol):
@@ -220,3 +221,20 @@ def profile(run: Run, units: Units, unit: int, heads: Heads) -> Profile:
     others_read = np.asarray((total - reads) / others, np.float32)
     others_read_it = np.asarray((total[:, [unit]] - read_by) / others[unit], np.float32)
     return Profile(reads, read_by, others_read, others_read_it, 1 - float(reads.sum(1).mean()))
+
+
+def pooled(run: Run, layer: int, head: int, squares: int) -> tuple[Float, int]:
+    """One head in at most `squares` x `squares` squares of tokens, each its largest weight.
+
+    Returns the picture and how many tokens a side of a square is: 1 if none had to be joined.
+    Holds a few rows of weights at a time, however long the text is.
+    """
+    count = len(run.tokens)
+    side = -(-count // squares)
+    edges = np.arange(0, count, side)
+    out = np.zeros((len(edges), len(edges)), np.float32)
+    for begin in range(0, count, _ROWS):
+        rows = np.arange(begin, min(begin + _ROWS, count))
+        weights = run.map(layer)[head, begin : begin + _ROWS, :]
+        np.maximum.at(out, rows // side, np.maximum.reduceat(weights, edges, axis=1))
+    return out, side
