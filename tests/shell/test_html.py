@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 
+import clearhead
+import tiny_bert
 from clearhead.viewer import html
 
 
@@ -160,6 +162,25 @@ def test_special_tokens_are_listed_only_when_asked_for(opened, animal):
     assert stated in page.js("document.querySelector('#rest').textContent")
     page.click("#special")
     assert "[SEP]" in page.js(listed)
+
+
+def test_a_text_read_in_windows_is_whole_and_links_are_the_runs_own(opened, tmp_path):
+    model = tiny_bert.write(tmp_path / "tiny")
+    run = clearhead.read("the road, an animal " * 14 + "and it", model=model, window=True)
+    assert len(run.starts) > 1
+    page = opened(run)
+    assert page.js("document.querySelector('#text').textContent") == run.text
+    assert "overlapping windows" in page.js("document.querySelector('.what').textContent")
+    for word in (1, len(run.words) - 2):
+        page.click(f'[data-word="{word}"]')
+        listed = page.js(
+            "[...document.querySelectorAll('#list li')].map(e => e.innerText.split('\\n'))"
+        )
+        best: dict[int, clearhead.Link] = {}
+        for link in run.links(word):
+            best.setdefault(link.target, link)
+        for row, link in zip(listed, list(best.values())[:8], strict=True):
+            assert float(row[1]) == pytest.approx(link.weight, abs=2e-4)
 
 
 def test_any_text_is_shown_as_text(opened, hard):
