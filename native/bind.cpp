@@ -318,6 +318,13 @@ NB_MODULE(_native, m) {
           nb::arg("weights").none(), nb::arg("column_sum").none(), nb::arg("entropy").none(),
           nb::arg("largest").none(), nb::arg("top").none(), nb::arg("distance").none(),
           nb::arg("progress").none());
+    m.def(
+        "multiply_adds",
+        [](int64_t n) {
+            const nb::gil_scoped_release release;
+            return kernels().multiply_adds[0](n);
+        },
+        nb::arg("n"));
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("available_isas", available_isas);
     m.def("choose_isa", choose_isa, nb::arg("name"));

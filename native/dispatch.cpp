@@ -4,6 +4,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace clearhead {
 
 extern const Kernels kernels_scalar;
@@ -12,6 +16,14 @@ extern const Kernels kernels_avx512, kernels_avx2;
 #endif
 
 namespace {
+
+#if defined(__x86_64__)
+// Not every compiler's __builtin_cpu_supports knows this one.
+bool has_f16c() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 
 struct Candidate {
     const Kernels* table;
@@ -28,10 +40,7 @@ const Candidate kCandidates[] = {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
      }},
     {&kernels_avx2,
-     [] {
-         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                __builtin_cpu_supports("f16c");
-     }},
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }},
 #endif
     {&kernels_scalar, [] { return true; }},
 };

@@ -107,6 +107,10 @@ struct Kernels {
     // sums[i] = sum over j of a[i][j] * b[i][j]
     void (*row_products[2])(const Matrix& a, const Matrix& b, int64_t rows, int64_t cols,
                             void* sums);
+
+    // n rounds of independent fused multiply-adds that fill the registers: the peak that the
+    // benchmarks measure against. Returns the floating-point operations done.
+    int64_t (*multiply_adds[2])(int64_t n);
 };
 
 }  // namespace clearhead

@@ -20,6 +20,7 @@ constexpr Kernels table(const char* isa) {
         .gradient_block = {gradient_block<float>, gradient_block<double>},
         .transpose_out = {transpose_out<float>, transpose_out<double>},
         .row_products = {row_products<float>, row_products<double>},
+        .multiply_adds = {multiply_adds<float>, multiply_adds<double>},
     };
 }
 

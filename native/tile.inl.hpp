@@ -322,5 +322,34 @@ void mix(const Source<Real>& rows, const Block& block, int64_t columns, int64_t 
     });
 }
 
+template <class Real>
+int64_t multiply_adds(int64_t n) {
+    using S = Simd<Real>;
+    constexpr int R = S::kTileRows, V = S::kTileVecs;
+    Vec<Real> sum[R][V];
+    for (auto& row : sum) {
+        for (auto& x : row) x = S::set1(1);
+    }
+    // Opaque to the compiler, so that it cannot work the loop out.
+    volatile Real half = Real(0.5);
+    const Vec<Real> a = S::set1(half), b = S::set1(half);
+    for (int64_t round = 0; round < n; ++round) {
+#pragma GCC unroll 8
+        for (int i = 0; i < R; ++i) {
+#pragma GCC unroll 8
+            for (int j = 0; j < V; ++j) sum[i][j] = S::fma(a, sum[i][j], b);
+        }
+    }
+    Vec<Real> total = S::set1(0);
+    for (auto& row : sum) {
+        for (auto& x : row) total = S::add(total, x);
+    }
+    Real lanes[S::kLanes];
+    S::store(lanes, total);
+    volatile Real keep = lanes[0];
+    (void)keep;
+    return 2 * n * R * V * S::kLanes;
+}
+
 }  // namespace
 }  // namespace clearhead
