@@ -127,6 +127,11 @@ def test_bad_input_is_one_sentence(name: str, options: dict[str, object], messag
         getattr(ch.why, name)(**options)
 
 
+def test_a_size_that_is_no_whole_number_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"sizes: \[1.5\], must be whole numbers"):
+        ch.why.scale(sizes=(1.5,))  # type: ignore[arg-type]
+
+
 def test_the_direct_formula_is_the_reference() -> None:
     rng = np.random.default_rng(1)
     q, k, v = (rng.standard_normal((n, d)).astype(np.float32) for n, d in ((5, 3), (7, 3), (7, 2)))

@@ -242,6 +242,11 @@ def _given(vectors: Vectors | str | os.PathLike[str], vocabulary: Sequence[str])
 
 
 def _check(heads: int, size: int, steps: int, rate: float) -> None:
+    for name, value in (("heads", heads), ("size", size), ("steps", steps)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            raise TypeError(f"{name}: {value!r}, must be a whole number")
+    if isinstance(rate, bool) or not isinstance(rate, int | float | np.number):
+        raise TypeError(f"rate: {rate!r}, must be a number")
     if heads < 1 or size < 2 or size % heads:
         raise ValueError(
             f"heads, size: {heads} heads of {size} numbers, must divide, size at least 2"
@@ -255,6 +260,11 @@ def _check(heads: int, size: int, steps: int, rate: float) -> None:
 def _sentences(
     sentences: Sentences, held_out: Sentences, word: str | None
 ) -> tuple[str, tuple[Sentence, ...]]:
+    for kind, given in (("sentences", sentences), ("held_out", held_out)):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{kind}: {type(given).__name__}, must be a mapping sense -> sentences")
+    if not isinstance(word, str | None):
+        raise TypeError(f"word: {word!r}, must be a string")
     if len(sentences) < 2:
         raise ValueError(f"sentences: {len(sentences)} sense, must be at least 2")
     if extra := set(held_out) - set(sentences):
@@ -266,6 +276,8 @@ def _sentences(
                 raise TypeError(
                     f"{kind}: {sense!r} is a single string, must be a list of sentences"
                 )
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{kind}: {sense!r} holds what is no string, must be sentences")
             if not texts and kind == "sentences":
                 raise ValueError(f"sentences: {sense!r} has none, must have at least 1")
             found += [(text, sense, kind == "held_out") for text in texts]

@@ -278,6 +278,8 @@ def run(
 
 
 def _positive(name: str, values: Sequence[int]) -> None:
+    if not all(isinstance(v, int | np.integer) for v in values):
+        raise TypeError(f"{name}: {list(values)}, must be whole numbers")
     if not len(values) or min(values) < 1:
         raise ValueError(f"{name}: {list(values)}, must be at least 1")
 
