@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import clearhead as ch
 import tiny_bert
+from clearhead.models import read as read_module
 from clearhead.models.bert import Bert
 from clearhead.models.weights import Tensors
 
@@ -200,6 +201,26 @@ def test_cutting_a_word_that_is_too_long_cuts_within_it(folder: Path) -> None:
         run = ch.read("x" * 90, folder, cut=True)
     assert len(run.tokens) == tiny_bert.POSITIONS
     assert [word.text for word in run.words] == ["[CLS]", "x" * 59, "[SEP]"]
+
+
+def test_megabytes_are_refused_or_cut_without_being_tokenized(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    tokenized = read_module.encode
+
+    def encode(tokenizer: Any, text: str) -> Any:
+        seen.append(len(text))
+        return tokenized(tokenizer, text)
+
+    monkeypatch.setattr(read_module, "encode", encode)
+    text = "the road " * 1_111_111
+    with pytest.raises(ValueError, match=r"text: is more than [\d,]+ tokens, the model takes 61;"):
+        ch.read(text, folder)
+    with pytest.warns(UserWarning, match=r"cut after character \d+ of 9,999,999"):
+        run = ch.read(text, folder, cut=True)
+    assert len(run.text) < 999 and max(seen) < 100_000
+    assert ch.read("x" * 70_000 + " road", folder).words[-2].text == "road"  # long, yet 4 tokens
 
 
 def test_window_and_cut_change_nothing_for_a_text_that_fits(

@@ -81,9 +81,9 @@ class Bert:
         config = read_json(folder / "config.json")
         path = folder / "config.json"
         family = config.get("model_type")
-        if family not in _NAMES:
+        if not isinstance(family, str) or family not in _NAMES:
             known = ", ".join(_NAMES)
-            _refuse(path, f"model_type: is {family!r}, must be one of {known}")
+            _refuse(path, f"model_type: is {family!r:.80}, must be one of {known}")
         _check_plain(path, config)
         names = _NAMES[family]
         self.num_layers = _size(path, config, names["layers"])
@@ -231,7 +231,7 @@ _ACTIVATIONS: dict[str, Callable[[_Floats], _Floats]] = {
 def _activation(path: Path, name: Any) -> Callable[[_Floats], _Floats]:
     if not isinstance(name, str) or name not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
-        _refuse(path, f"the activation is {name!r}, must be one of {known}")
+        _refuse(path, f"the activation is {name!r:.80}, must be one of {known}")
     return _ACTIVATIONS[name]
 
 
@@ -266,23 +266,23 @@ def _check_plain(path: Path, config: dict[str, Any]) -> None:
     """Refuse what changes the computation and is not built here."""
     if config.get("position_embedding_type", "absolute") != "absolute":
         what = config["position_embedding_type"]
-        _refuse(path, f"position_embedding_type: is {what!r}, must be 'absolute'")
+        _refuse(path, f"position_embedding_type: is {what!r:.80}, must be 'absolute'")
     for name in ("is_decoder", "add_cross_attention"):
         if config.get(name, False) is not False:
-            _refuse(path, f"{name}: is {config[name]!r}, must be false: only encoders are read")
+            _refuse(path, f"{name}: is {config[name]!r:.80}, must be false: only encoders are read")
 
 
 def _size(path: Path, config: dict[str, Any], name: str, default: int | None = None) -> int:
     value = config.get(name, default)
     if type(value) is not int or value < (0 if name == "pad_token_id" else 1):
-        _refuse(path, f"{name}: is {value!r}, must be a positive integer")
+        _refuse(path, f"{name}: is {value!r:.80}, must be a positive integer")
     return value
 
 
 def _epsilon(path: Path, config: dict[str, Any]) -> np.float32:
     value = config.get("layer_norm_eps", 1e-12)
     if type(value) not in (int, float) or not 0 <= value < 1:
-        _refuse(path, f"layer_norm_eps: is {value!r}, must be a number from 0 to 1")
+        _refuse(path, f"layer_norm_eps: is {value!r:.80}, must be a number from 0 to 1")
     return np.float32(value)
 
 

@@ -5,15 +5,17 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from .bert import Bert
 from .run import AttentionRun, LayerState
 from .store import name_of, resolve
-from .tokens import encode, open_tokenizer, spelled
+from .tokens import check_text, encode, open_tokenizer, spelled
 from .windows import cut as cut_to
 from .windows import windows
 
 _GIB = 1 << 30
+_OPENING_CHARS = 1 << 16
 
 
 def read(
@@ -49,13 +51,18 @@ def read(
         )
     folder = resolve(model)
     tokenizer = open_tokenizer(folder)
-    encoding = encode(tokenizer, text)
+    check_text(text)
     bert = Bert(folder)
+    whole = len(text)
+    if not window:
+        text = _opening(tokenizer, text, 2 * bert.max_tokens)
+    encoding = encode(tokenizer, text)
     length = len(encoding.ids)
     if length > bert.max_tokens and not (window or cut):
+        more = "more than " if len(text) < whole else ""
         raise ValueError(
-            f"text: is {length:,} tokens, the model takes {bert.max_tokens:,}; read it in windows "
-            "(window=True) or cut it (cut=True)"
+            f"text: is {more}{length:,} tokens, the model takes {bert.max_tokens:,}; read it in "
+            "windows (window=True) or cut it (cut=True)"
         )
     _check_memory(bert, length if window else min(length, bert.max_tokens), max_bytes)
     tokens, words = spelled(encoding, text)
@@ -64,8 +71,7 @@ def read(
         tokens, words = cut_to(tokens, words, bert.max_tokens)
         end = max(token.end for token in tokens)
         notes = [
-            f"cut after character {end:,} of {len(text):,}: "
-            f"the model takes {bert.max_tokens:,} tokens"
+            f"cut after character {end:,} of {whole:,}: the model takes {bert.max_tokens:,} tokens"
         ]
         warnings.warn(f"text: {notes[0]}", stacklevel=2)
         text = text[:end]
@@ -77,6 +83,16 @@ def read(
         ]
     layers = _layers(bert, [token.id for token in tokens], starts, progress)
     return AttentionRun(name_of(model), text, tokens, words, layers, starts=starts, notes=notes)
+
+
+def _opening(tokenizer: Tokenizer, text: str, enough: int) -> str:
+    """The text, or an opening of it if that alone is more than `enough` tokens.
+
+    Megabytes that will be refused, or cut, are then never tokenized.
+    """
+    opening = text[:_OPENING_CHARS]
+    many = len(text) > _OPENING_CHARS and len(tokenizer.encode(opening).ids) > enough
+    return opening if many else text
 
 
 def _layers(

@@ -109,12 +109,8 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def encode(tokenizer: Tokenizer, text: str) -> Encoding:
-    """`text` as the tokenizer sees it, special tokens included.
-
-    Raises `TypeError` if `text` is not a str, `ValueError` if it holds nothing that the tokenizer
-    keeps or is not Unicode text (half a surrogate pair).
-    """
+def check_text(text: str) -> None:
+    """Raise `TypeError` if `text` is not a str, `ValueError` if it is blank or not Unicode text."""
     if not isinstance(text, str):
         raise TypeError(f"text: is {type(text).__name__}, must be str")
     if not text.strip():
@@ -125,6 +121,14 @@ def encode(tokenizer: Tokenizer, text: str) -> Encoding:
     except UnicodeEncodeError as error:
         what = f"character {error.start} is half a surrogate pair"
         raise ValueError(f"text: {what}; it must be Unicode text") from None
+
+
+def encode(tokenizer: Tokenizer, text: str) -> Encoding:
+    """`text` as the tokenizer sees it, special tokens included.
+
+    Raises as `check_text` does, and `ValueError` if it holds nothing that the tokenizer keeps.
+    """
+    check_text(text)
     encoding = tokenizer.encode(text)
     if all(encoding.special_tokens_mask):
         raise ValueError("text: holds nothing that the model's tokenizer keeps")
