@@ -26,7 +26,7 @@ FLOORS = [
     {"models", "viewer", "worked"},
     {"cli", "terminal", "map_command", "source", "__main__"},
 ]
-ADAPTERS = {"torch", "jax", "hf", "dask", "widget"}
+ADAPTERS = {"torch", "_torch_operator", "jax", "hf", "dask", "widget"}
 
 
 def floor(room: str) -> int | None:
