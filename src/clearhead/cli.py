@@ -107,11 +107,20 @@ def _map(
     run = command.read_run(given, model=model, window=window, cut=cut)
     heads = command.choose_heads(run, layer, head)
     units = (ranking.pieces if raw_tokens else ranking.words)(run, special=special)
+    only = command.find_words(units, word)
     page = command.page(
-        run, units, heads, word=word, include_self=include_self, raw_tokens=raw_tokens, top=top
+        run, units, heads, only=only, include_self=include_self, raw_tokens=raw_tokens, top=top
     )
     command.write_files(
-        run, files, units, heads, include_self=include_self, raw_tokens=raw_tokens, top=top
+        run,
+        files,
+        units,
+        heads,
+        only=only,
+        special=special,
+        include_self=include_self,
+        raw_tokens=raw_tokens,
+        top=top,
     )
     if "-" not in files.values():
         Console(highlight=False, soft_wrap=True).print(page, end="")

@@ -7,7 +7,7 @@ import difflib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
@@ -94,13 +94,15 @@ def choose_heads(run: ranking.Run, layer: int | None, head: int | None) -> list[
     ]
 
 
-def find_words(units: Units, word: str) -> list[int]:
+def find_words(units: Units, word: str | None) -> list[int] | None:
     """Where a word stands among the units: as written, else in any case, else by its number.
 
     The number is the one that `word_page` prints and JSON's links have.
 
     Raises  ValueError: no such word; names those most like it.
     """
+    if word is None:
+        return None
     written = [at for at, label in enumerate(units.labels) if label == word]
     any_case = [at for at, label in enumerate(units.labels) if label.casefold() == word.casefold()]
     if written or any_case:
@@ -120,6 +122,8 @@ def write_files(
     units: Units,
     heads: Heads,
     *,
+    only: Sequence[int] | None,
+    special: bool,
     include_self: bool,
     raw_tokens: bool,
     top: int | None,
@@ -130,8 +134,9 @@ def write_files(
     found: list[data.Link] = []
     if "json" in files or "csv" in files:
         most = LINKS_WRITTEN if top is None else top
-        found = data.links(run, units, heads, include_self=include_self, top=most)
-    layer, head = heads[0] if len(heads) == 1 else (None, None)
+        found = data.links(run, units, heads, only=only, include_self=include_self, top=most)
+    layer = heads[0][0] if len({layer for layer, _ in heads}) == 1 else None
+    head = heads[0][1] if len(heads) == 1 else None
     with ExitStack() as stack:
         for option, path in files.items():
             out: IO[Any] = sys.stdout
@@ -142,7 +147,17 @@ def write_files(
             elif option == "csv":
                 data.write_csv(units, found, out)
             elif option == "html":
-                html.write_page(run, out)
+                out.write(
+                    html.render(
+                        run,
+                        word=_word_of(run, units, only),
+                        layer=layer,
+                        head=head,
+                        special=special,
+                        include_self=include_self,
+                        raw=raw_tokens,
+                    )
+                )
             elif option == "png":
                 plot.draw_png(run, out, layer, head, raw=raw_tokens)
             elif option == "npz":
@@ -159,7 +174,7 @@ def page(
     units: Units,
     heads: Heads,
     *,
-    word: str | None,
+    only: Sequence[int] | None,
     include_self: bool,
     raw_tokens: bool,
     top: int | None,
@@ -169,10 +184,9 @@ def page(
 
     from . import terminal
 
-    if word is not None:
+    if only is not None:
         pages = [
-            terminal.word_page(run, units, at, heads, include_self=include_self)
-            for at in find_words(units, word)
+            terminal.word_page(run, units, at, heads, include_self=include_self) for at in only
         ]
         return Text("\n").join(pages)
     if len(heads) == 1:
@@ -180,6 +194,11 @@ def page(
         return terminal.heat_map(run, *heads[0], labels)
     shown = LINKS_SHOWN if top is None else top
     return terminal.overview(run, units, heads, include_self=include_self, top=shown)
+
+
+def _word_of(run: "AttentionRun", units: Units, only: Sequence[int] | None) -> int | None:
+    """The first of the units asked for, as a word of the run."""
+    return run.tokens[units.tokens[only[0]][0]].word if only else None
 
 
 def _window_progress() -> Callable[[int, int], None] | None:

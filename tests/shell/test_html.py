@@ -86,8 +86,10 @@ def test_nothing_in_the_page_points_outside_it(animal):
 
 @pytest.fixture
 def opened(page, tmp_path):
-    def opened(run, **how):
-        html.write(run, tmp_path / "map.html")
+    def opened(run, opens=None, **how):
+        opens = dict(opens or {})
+        opens["include_self"] = opens.pop("self", False)
+        (tmp_path / "map.html").write_text(html.render(run, **opens))
         page.open(tmp_path / "map.html", **how)
         return page
 
@@ -136,6 +138,25 @@ def test_a_head_is_chosen_and_its_cells_read_out_exactly(opened, animal):
     assert page.js("document.querySelector('#legend-end').textContent") == (
         f"{animal.weights()[1, 2].max():.4f}"
     )
+
+
+def test_the_page_opens_on_what_it_is_told_to(opened, animal):
+    page = opened(animal, opens={"word": 7, "layer": 1, "head": 2, "self": True, "raw": True})
+    assert page.js("document.querySelector('#list-title').textContent") == "it reads"
+    assert page.js("document.querySelector('#matrix-title').textContent") == "Layer 1, head 2"
+    assert page.js("document.querySelector('#self').checked")
+    heads = page.js("[...document.querySelectorAll('#list .where')].map(e => e.textContent)")
+    assert set(heads) == {"1.2"}
+    page.click("#all-heads")
+    heads = page.js("[...document.querySelectorAll('#list .where')].map(e => e.textContent)")
+    assert len(set(heads)) > 1
+    assert page.js("document.querySelector('#by-token').getAttribute('aria-pressed')") == "true"
+
+
+def test_the_page_of_a_layer_keeps_to_its_heads(opened, animal):
+    page = opened(animal, opens={"word": 7, "layer": 1})
+    heads = page.js("[...document.querySelectorAll('#list .where')].map(e => e.textContent)")
+    assert {name.split(".")[0] for name in heads} == {"1"} and len(set(heads)) > 1
 
 
 def test_words_are_reached_with_the_keyboard(opened, animal):

@@ -106,6 +106,15 @@ def test_one_layer_narrows_the_ranking(clearhead_map):
     assert {row["layer"] for row in csv.DictReader(io.StringIO(out))} == {"1"}
 
 
+def test_one_word_narrows_the_links(clearhead_map):
+    page = json.loads(clearhead_map(TEXT, "--word", "it", "--json", "-")[1])
+    ends = [
+        (page["words"][x["from"]]["text"], page["words"][x["to"]]["text"]) for x in page["links"]
+    ]
+    assert len(ends) == 6 * 9 * 2
+    assert all("it" in pair for pair in ends)
+
+
 # -- what it writes ------------------------------------------------------------------------------
 
 

@@ -44,9 +44,13 @@ def test_a_head_that_is_not_there_is_refused(animal, tmp_path, layer, head, name
     assert not list(tmp_path.iterdir())
 
 
-def test_half_a_choice_is_refused(animal, tmp_path):
-    with pytest.raises(ValueError, match=r"^layer, head: only one of them is given"):
-        plot.write_png(animal, tmp_path / "x.png", layer=1)
+def test_a_head_without_a_layer_is_refused_and_a_layer_alone_is_its_heads(animal, tmp_path):
+    with pytest.raises(ValueError, match=r"^head: 1 is not enough"):
+        plot.write_png(animal, tmp_path / "x.png", head=1)
+    assert not list(tmp_path.iterdir())
+    panels = [axes for axes in plot.all_heads(animal, 1).axes if axes.images]
+    assert len(panels) == 3
+    np.testing.assert_array_equal(panels[2].images[0].get_array(), animal.weights()[1, 2])
 
 
 def test_the_picture_of_all_heads_has_one_panel_a_head(make_run, tmp_path):

@@ -31,9 +31,18 @@ class Link(NamedTuple):
     weight: float
 
 
-def links(run: Run, units: Units, heads: Heads, *, include_self: bool, top: int) -> list[Link]:
+def links(
+    run: Run,
+    units: Units,
+    heads: Heads,
+    *,
+    only: Sequence[int] | None = None,
+    include_self: bool,
+    top: int,
+) -> list[Link]:
     """The `top` strongest links of all `heads`, strongest first; ties by layer, head and place.
 
+    only    the units that a link must begin or end at; None: any
     Weights have the shortest digits that give back the float32.
     Holds `top` links and the weights of one head and window, whatever the number of heads.
     """
@@ -42,6 +51,9 @@ def links(run: Run, units: Units, heads: Heads, *, include_self: bool, top: int)
         weights = block.weights
         if not include_self:
             weights = np.where(block.sources[:, None] == block.targets, 0, weights)
+        if only is not None:
+            ends = np.isin(block.sources, only)[:, None] | np.isin(block.targets, only)
+            weights = np.where(ends, weights, 0)
         flat = weights.ravel()
         order = np.argsort(-flat, kind="stable")[: min(top, np.count_nonzero(flat))]
         rows, columns = np.divmod(order, weights.shape[1])

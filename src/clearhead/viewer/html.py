@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,13 +41,20 @@ def write(run: Run, path: str | os.PathLike[str]) -> None:
         out.write(page)
 
 
-def write_page(run: Run, out: IO[str]) -> None:
-    """Write the page of `run` to an open file."""
-    out.write(render(run))
-
-
-def render(run: Run) -> str:
+def render(
+    run: Run,
+    *,
+    word: int | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    special: bool = False,
+    include_self: bool = False,
+    raw: bool = False,
+) -> str:
     """The page of `run` as one string of HTML.
+
+    The rest is how it opens: on which word, on one layer or one head of it instead of all, with
+    special tokens and a word's reading of itself listed, with the tokenizer's pieces for tokens.
 
     Raises  ValueError: the run has more weights than a page should hold.
     """
@@ -57,11 +64,19 @@ def render(run: Run) -> str:
             f"html: {count} tokens in {heads} heads are {heads * count**2:,} weights; "
             f"one page holds at most {MOST_WEIGHTS:,}"
         )
-    page = _page(run, decimals=4)
-    return page if len(page.encode()) <= SMALL_PAGE_BYTES else _page(run, decimals=3)
+    opening = {
+        "word": word,
+        "layer": layer,
+        "head": head,
+        "special": special,
+        "self": include_self,
+        "raw": raw,
+    }
+    page = _page(run, opening, decimals=4)
+    return page if len(page.encode()) <= SMALL_PAGE_BYTES else _page(run, opening, decimals=3)
 
 
-def _page(run: Run, *, decimals: int) -> str:
+def _page(run: Run, opening: Mapping[str, Any], *, decimals: int) -> str:
     style, script = _static("page.css"), "\n".join(map(_as_part, _SCRIPTS))
     words = sum(not word.special for word in run.words)
     shape = f"{run.num_layers} layers × {run.num_heads} heads"
@@ -83,7 +98,9 @@ def _page(run: Run, *, decimals: int) -> str:
             "script": script,
             "script_hash": _csp_hash(script),
             # "<" escaped: no token can end the block or open a comment
-            "run": json.dumps(_data(run, decimals), ensure_ascii=False).replace("<", "\\u003c"),
+            "run": json.dumps(
+                _data(run, decimals) | {"opening": opening}, ensure_ascii=False
+            ).replace("<", "\\u003c"),
         },
     )
 

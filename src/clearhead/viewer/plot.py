@@ -41,9 +41,7 @@ def heat_map(
     >>> run.plot(layer=5, head=11).get_title()
     'all-MiniLM-L6-v2, layer 5, head 11'
     """
-    for name, at, count in (("layer", layer, run.num_layers), ("head", head, run.num_heads)):
-        if not 0 <= at < count:
-            raise ValueError(f"{name}: {at} is not in this model; it has 0 to {count - 1}")
+    _check_head(run, layer, head)
     if ax is None:
         from matplotlib import pyplot
 
@@ -71,9 +69,9 @@ def write_png(
     *,
     raw: bool = False,
 ) -> None:
-    """Write one head, or all of them if `layer` and `head` are None, as a PNG; whole or not at all.
+    """Write one head, those of one layer, or all of them as a PNG; whole or not at all.
 
-    Raises  ValueError: no such layer or head, or only one of the two. OSError: cannot be written.
+    Raises  ValueError: no such layer or head, or a head without a layer. OSError.
     """
     with replacing(path, binary=True) as out:
         draw_png(run, out, layer, head, raw=raw)
@@ -85,36 +83,38 @@ def draw_png(
     """As `write_png`, into an open file."""
     from matplotlib.figure import Figure
 
+    _check_head(run, layer, head)
     if layer is not None and head is not None:
         figure = Figure(figsize=_size(run), layout="constrained")
         heat_map(run, layer, head, figure.add_subplot(), raw=raw)
-    elif layer is None and head is None:
-        figure = all_heads(run)
     else:
-        raise ValueError("layer, head: only one of them is given; it takes both, or neither")
+        figure = all_heads(run, layer)
     figure.savefig(out, format="png", dpi=150)
 
 
-def all_heads(run: Run) -> "Figure":
-    """Every head as a small picture, layers down and heads across, all on one scale from 0 to 1.
+def all_heads(run: Run, layer: int | None = None) -> "Figure":
+    """Every head, or those of one layer, as small pictures, all on one scale from 0 to 1.
+
+    Layers go down and heads across.
 
     The colour follows the square root of the weight, which keeps small weights in sight.
     """
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
-    rows, columns = run.num_layers, run.num_heads
+    layers = range(run.num_layers) if layer is None else [layer]
+    rows, columns = len(layers), run.num_heads
     figure = Figure(figsize=(0.9 * columns + 2, 0.9 * rows + 1.2), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
     scale = PowerNorm(0.5, vmin=0, vmax=1)
-    for (layer, head), axes in np.ndenumerate(grid):
-        small, _ = pooled(run, layer, head, _THUMBNAIL)
+    for (row, head), axes in np.ndenumerate(grid):
+        small, _ = pooled(run, layers[row], head, _THUMBNAIL)
         image = axes.imshow(small, cmap=_colour_map(), norm=scale, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_color("#d0ccc2")
         if head == 0:
-            axes.set_ylabel(f"layer {layer}", rotation=0, ha="right", va="center", fontsize=8)
-        if layer == 0:
+            axes.set_ylabel(f"layer {layers[row]}", rotation=0, ha="right", va="center", fontsize=8)
+        if row == 0:
             axes.set_title(f"head {head}", fontsize=8)
     bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=30, ticks=[0, 0.05, 0.2, 0.5, 1])
     bar.ax.tick_params(labelsize=8)
@@ -123,6 +123,14 @@ def all_heads(run: Run) -> "Figure":
     lines, families = drawable([line if len(line) <= 90 else line[:89] + "…", run.model])
     figure.suptitle("\n".join(lines), fontsize=9, fontfamily=families, parse_math=False)
     return figure
+
+
+def _check_head(run: Run, layer: int | None, head: int | None) -> None:
+    if head is not None and layer is None:
+        raise ValueError(f"head: {head} is not enough; it needs a layer")
+    for name, at, count in (("layer", layer, run.num_layers), ("head", head, run.num_heads)):
+        if at is not None and not 0 <= at < count:
+            raise ValueError(f"{name}: {at} is not in this model; it has 0 to {count - 1}")
 
 
 def _name_tokens(ax: "Axes", texts: list[str]) -> None:

@@ -16,6 +16,7 @@ function show(weights) {
   const { run } = weights;
   const all = weights.allHeads();
   const ordinary = run.words.flatMap(([, , special], at) => (special ? [] : [at]));
+  const asked = run.opening;
   const first = opening(weights, ordinary);
   const state = {
     word: first.from,
@@ -24,10 +25,11 @@ function show(weights) {
     forward: true,
     layer: first.layer,
     head: first.head,
-    everyHead: true,
-    special: false,
-    self: false,
-    byWord: true,
+    /** @type {"all" | "layer" | "head"} */
+    scope: asked.head !== null ? "head" : asked.layer !== null ? "layer" : "all",
+    special: asked.special,
+    self: asked.self,
+    byWord: !asked.raw,
     root: true,
   };
   const share = (/** @type {number} */ weight) => (state.root ? Math.sqrt(weight) : weight);
@@ -36,7 +38,7 @@ function show(weights) {
     point: (word) => change({ pointed: word }),
     choose: (word) => change({ word, pointed: null, target: null }),
   });
-  const heads = new HeadsView(element("heads"), weights, (layer, head) => change({ layer, head, everyHead: false }));
+  const heads = new HeadsView(element("heads"), weights, (layer, head) => change({ layer, head, scope: "head" }));
   const matrix = new MatrixView(/** @type {HTMLCanvasElement} */ (element("matrix")), element("readout"), (w) => weights.shown(w));
 
   /** @param {Partial<typeof state>} what */
@@ -51,7 +53,10 @@ function show(weights) {
 
   function reading() {
     const word = state.pointed ?? state.word;
-    const chosen = /** @type {[number, number][]} */ (state.everyHead ? all : [[state.layer, state.head]]);
+    const chosen = all.filter(
+      ([layer, head]) =>
+        state.scope === "all" || (layer === state.layer && (state.scope === "layer" || head === state.head)),
+    );
     const links = weights.links(word, state.forward, chosen);
     const hidden = (/** @type {number} */ at) => (!state.special && run.words[at][2]) || (!state.self && at === word);
     const verb = state.forward ? "reads" : "is read by";
@@ -71,8 +76,9 @@ function show(weights) {
     );
     press("reads", state.forward);
     press("read-by", !state.forward);
-    element("all-heads").hidden = state.everyHead;
-    element("all-heads").textContent = `head ${state.layer}.${state.head} only ×`;
+    element("all-heads").hidden = state.scope === "all";
+    element("all-heads").textContent =
+      state.scope === "layer" ? `layer ${state.layer} only ×` : `head ${state.layer}.${state.head} only ×`;
     element("all-heads").setAttribute("aria-label", "Show all heads again");
   }
 
@@ -137,7 +143,7 @@ function show(weights) {
 
   function map() {
     const { layer, head } = state;
-    const names = state.byWord ? run.words.map(([name]) => sign(name)) : run.tokens.map(([name]) => sign(name));
+    const names = (state.byWord ? run.words : run.tokens).map(([text, raw]) => sign(!state.byWord && asked.raw ? String(raw) : text));
     const special = state.byWord ? run.words.map((w) => w[2]) : run.tokens.map((t) => t[3]);
     const kept = names.flatMap((_, at) => (state.special || !special[at] ? [at] : []));
     const cells = state.byWord ? weights.words(layer, head) : weights.tokens(layer, head);
@@ -168,13 +174,14 @@ function show(weights) {
   const when = (id, what) => element(id).addEventListener("click", () => change(what));
   when("reads", { forward: true, target: null });
   when("read-by", { forward: false, target: null });
-  when("all-heads", { everyHead: true });
+  when("all-heads", { scope: "all" });
   when("by-word", { byWord: true });
   when("by-token", { byWord: false });
   when("linear", { root: false });
   when("root", { root: true });
   for (const id of /** @type {const} */ (["special", "self"])) {
     const box = /** @type {HTMLInputElement} */ (element(id));
+    box.checked = state[id];
     box.addEventListener("change", () => change({ [id]: box.checked, target: null }));
   }
   const everything = () => (reading(), thumbnails(), map());
@@ -183,16 +190,19 @@ function show(weights) {
 }
 
 /**
- * The strongest link between words of letters that are not neighbours: where the page opens.
+ * Where the page opens: the strongest link between words of letters that are not neighbours, from
+ * the word and in the heads asked for.
  * @param {Weights} weights
  * @param {number[]} ordinary  the words that are not special
  */
 function opening(weights, ordinary) {
-  const none = { from: ordinary[0] ?? 0, word: ordinary[0] ?? 0, layer: 0, head: 0, weight: -1 };
-  let best = none;
+  const { word, layer, head } = weights.run.opening;
+  const heads = weights.allHeads().filter(([l, h]) => (layer ?? l) === l && (head ?? h) === h);
   const lettered = new Set(ordinary.filter((at) => /\p{L}/u.test(weights.run.words[at][0])));
-  for (const from of lettered) {
-    for (const link of weights.links(from, true, weights.allHeads())) {
+  const from = word ?? ordinary[0] ?? 0;
+  let best = { from, word: from, layer: heads[0][0], head: heads[0][1], weight: -1 };
+  for (const from of word === null ? lettered : [word]) {
+    for (const link of weights.links(from, true, heads)) {
       const far = Math.abs(link.word - from) > 2;
       if (far && lettered.has(link.word) && link.weight > best.weight) best = { ...link, from };
     }

@@ -9,6 +9,7 @@
  * @property {number} layers
  * @property {number} heads
  * @property {number} decimals  weights are rounded to this many
+ * @property {{word: number | null, layer: number | null, head: number | null, special: boolean, self: boolean, raw: boolean}} opening
  * @property {string} weights  base64 of gzip of all low bytes, then all high bytes
  */
 
