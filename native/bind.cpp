@@ -309,15 +309,26 @@ NB_MODULE(_native, m) {
                   "mask: Sequence[MaskStep] | None, bias: BiasRule | None, sink: Array | None, "
                   "scale: float, softcap: float) -> None"),
           "Writes dq, dk, dv; adds to dbias and writes dsink where they are wanted.");
-    m.def("row_lse", row_lse_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
-          nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
-          nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"));
+    m.def(
+        "row_lse", row_lse_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+        nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
+        nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"),
+        nb::sig("def row_lse(q: Array, k: Array, lse: Array, mask: Sequence[MaskStep] | None, "
+                "bias: BiasRule | None, sink: Array | None, scale: float, softcap: float) -> None"),
+        "Writes lse, float64 whatever the dtype of q. q has the leading axes of lse.");
     m.def("observe", observe_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
           nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
           nb::arg("scale"), nb::arg("softcap"), nb::arg("target").noconvert(), nb::arg("grids"),
           nb::arg("weights").none(), nb::arg("column_sum").none(), nb::arg("entropy").none(),
           nb::arg("largest").none(), nb::arg("top").none(), nb::arg("distance").none(),
-          nb::arg("progress").none());
+          nb::arg("progress").none(),
+          nb::sig("def observe(q: Array, k: Array, lse: Array, mask: Sequence[MaskStep] | None, "
+                  "bias: BiasRule | None, scale: float, softcap: float, target: Array, "
+                  "grids: Sequence[tuple[Array, Array, Array, Array | None]], "
+                  "weights: Array | None, column_sum: Array | None, entropy: Array | None, "
+                  "largest: Array | None, top: tuple[Array, Array] | None, "
+                  "distance: Array | None, progress: Callable[[int, int], object] | None) -> None"),
+          "Adds to the results that are wanted; native/observe.hpp says what they are.");
     m.def(
         "multiply_adds",
         [](int64_t n) {

@@ -239,13 +239,16 @@ def test_repr_says_the_sizes_and_the_rule() -> None:
     [
         ({"k": K[..., :3]}, "k: D is 3 but q has D = 5"),
         ({"k": np.zeros((2, 4, S, D), np.float32)}, "6 query heads are not a multiple of 4"),
-        ({"k": np.zeros((3, G, S, D), np.float32)}, "batches do not broadcast"),
-        ({"k": K[0, 0]}, r"must both be \(T, D\) or both have heads"),
-        ({"lse": np.zeros((2, H, S), np.float32)}, r"lse: must be \(2, 6, 7\)"),
-        ({"mask": BOOLS[..., :4]}, r"mask: \(2, 1, 7, 4\) does not broadcast"),
+        ({"k": np.zeros((3, G, S, D), np.float32)}, "do not broadcast"),
+        ({"k": K[0, 0]}, "some have a head axis and some have none"),
+        (
+            {"lse": np.zeros((2, H, S), np.float32)},
+            r"lse: shape is \(2, 6, 11\), must be \(..., H, T\) = \(2, 6, 7\)",
+        ),
+        ({"mask": BOOLS[..., :4]}, r"mask: shape is \(2, 1, 7, 4\), must broadcast"),
         ({"mask": ch.lengths([1, 2, 3])}, "lengths"),
-        ({"bias": BIAS[:, :3]}, r"bias: \(6, 3, 11\) does not broadcast"),
-        ({"bias": ch.alibi(np.ones(4))}, "bias: is for 4 heads"),
+        ({"bias": BIAS[:, :3]}, r"bias: shape is \(6, 3, 11\), must broadcast"),
+        ({"bias": ch.alibi(np.ones(4))}, "has 4 heads, must have 1 or 6"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(change: dict[str, Any], says: str) -> None:

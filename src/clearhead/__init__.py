@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .models.runfile import load
     from .models.tokens import Token, Word
     from .models.weights import CheckpointError
+    from .observation import Observation
     from .ops import (
         AttentionWithLse,
         Gradients,
@@ -72,6 +73,7 @@ _HOME = {
     "Mask": "masks",
     "Match": "regression",
     "MultiHeadAttention": "layers",
+    "Observation": "observation",
     "SingleHeadAttention": "single_head",
     "SoftLookup": "regression",
     "Token": "models.tokens",
@@ -125,6 +127,7 @@ __all__ = [
     "Mask",
     "Match",
     "MultiHeadAttention",
+    "Observation",
     "SingleHeadAttention",
     "SoftLookup",
     "Token",

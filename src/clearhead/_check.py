@@ -223,7 +223,9 @@ def _kind(x: Any) -> str:
 
 
 def _shapes(**arrays: Any) -> str:
-    return ", ".join(f"{name} {x.shape}" for name, x in arrays.items())
+    values_are_keys = arrays.get("v") is arrays.get("k")  # a map has no values of its own
+    given = {name: x for name, x in arrays.items() if not (name == "v" and values_are_keys)}
+    return ", ".join(f"{name} {x.shape}" for name, x in given.items())
 
 
 def _reject_ranks(**arrays: Any) -> NoReturn:

@@ -5,16 +5,27 @@ has already found. So a (T, S) matrix is a function of q (T, D), k (S, D) and ls
 all an `AttentionMap` holds: a window of it costs what the window costs, whatever T and S are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from . import _native
+from ._arrays import to_numpy
+from ._check import Problem, check_attention
+from ._check_map import check_bytes, check_observe
+from ._index import axes_of, expanded, is_array, is_integer
 from .biases import Bias
 from .masks import Mask
-from .ops import attention_with_lse
+from .observation import Call, Observation, observe
+from .ops import _as_bits, _options
+from .pictures import draw
+from .products import times_values, times_weights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _Ints = NDArray[np.intp]
 _GIB = 1 << 30
@@ -32,11 +43,13 @@ class AttentionMap:
     bias       added to the scores: an array broadcastable likewise, or alibi(...) and its like
     scale      default D ** -0.5
     softcap    c * tanh(s / c) on the scores before the bias
+    sink       as `attention` takes it: it is in lse already; `amap @ v` needs it besides
     max_bytes  the most that one index, or `np.asarray`, may compute
 
     Indexing is NumPy's: integers, slices, index arrays, boolean arrays, `...`, `None`. The result
     is a new array, float64 for float64 queries and float32 otherwise; hidden cells are 0 and a
-    query that sees no key gives a row of 0. NaN in a visible query or key gives NaN in the row.
+    query that sees no key gives a row of 0. NaN in a visible query or key gives NaN in the row;
+    `nan_rows` finds such rows, and the map's repr tells of them.
 
     Memory  q, k, lse and the mask, which are kept as they are, never copied, never (T, S). Raises
     ValueError for shapes that do not fit and for more than `max_bytes`; IndexError as NumPy.
@@ -58,25 +71,23 @@ class AttentionMap:
         bias: NDArray[Any] | Bias | None = None,
         scale: float | None = None,
         softcap: float | None = None,
+        sink: NDArray[Any] | None = None,
         max_bytes: int = _GIB,
     ) -> None:
-        self.shape = _shape(q, k, lse)
-        self.q, self.k, self.lse, self.mask, self.bias = q, k, lse, mask, bias
-        self.scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
-        self.softcap = softcap
+        q, k, lse = to_numpy("q", q), to_numpy("k", k), to_numpy("lse", lse)
+        mask, bias, sink = to_numpy("mask", mask), to_numpy("bias", bias), to_numpy("sink", sink)
+        # A map has no values; keys stand in for them.
+        problem = check_attention(q, k, k, mask, bias, scale, softcap, sink)
+        _check_lse(lse, problem)
+        self._problem = problem
+        self._native_options = _options(problem, mask, bias, softcap, sink)
+        self.shape = problem.score_shape
+        self.q, self.k, self.lse = q, k, lse
+        self.mask, self.bias, self.softcap, self.sink = mask, bias, softcap, sink
+        self.scale = problem.scale
         self.max_bytes = max_bytes
         self.dtype = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
         self._work = np.promote_types(self.dtype, lse.dtype)  # of the scores
-        if isinstance(mask, Mask):
-            T, S = self.shape[-2:]
-            mask.check(T, S, self.shape[:-3], self.shape[-3] if self.ndim > 2 else 1)
-        elif mask is not None:
-            _check_broadcasts("mask", mask, self.shape)
-        if isinstance(bias, Bias):
-            if bias.heads not in (None, 1, self.shape[-3] if self.ndim > 2 else 1):
-                raise ValueError(f"bias: is for {bias.heads} heads, the map is {self.shape}")
-        elif bias is not None:
-            _check_broadcasts("bias", bias, self.shape)
 
     @property
     def ndim(self) -> int:
@@ -99,7 +110,17 @@ class AttentionMap:
         axes = [f"B{i}" for i in range(self.ndim - len(axes))] + axes
         sizes = ", ".join(f"{axis}={n}" for axis, n in zip(axes, self.shape, strict=True))
         mask = "" if self.mask is None else f", mask={_brief(self.mask)}"
-        return f"AttentionMap({sizes}, D={self.q.shape[-1]}, {self.dtype}{mask})"
+        bad = self.nan_rows()
+        where = tuple(int(i) for i in bad[0]) if len(bad) else ()
+        nan = f", NaN in {len(bad)} rows, the first at {where}" if len(bad) else ""
+        return f"AttentionMap({sizes}, D={self.q.shape[-1]}, {self.dtype}{mask}{nan})"
+
+    def nan_rows(self) -> NDArray[np.intp]:
+        """The rows that hold NaN, (n, ndim - 1): indexes (..., h, t), in order.
+
+        A row is NaN where its query, or a key that it sees, has a NaN, or a score is inf.
+        """
+        return np.argwhere(np.isnan(self.lse))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Every cell, if they take no more than `max_bytes`."""
@@ -108,15 +129,123 @@ class AttentionMap:
         whole: NDArray[Any] = self[...]
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """`x @ amap` of a NumPy array x; any other function of NumPy gets the whole matrix."""
+        if ufunc is np.matmul and method == "__call__" and not options:
+            a, b = inputs
+            return self.__matmul__(b) if a is self else self.__rmatmul__(a)
+        whole = [np.asarray(x) if isinstance(x, AttentionMap) else x for x in inputs]
+        return getattr(ufunc, method)(*whole, **options)
+
+    def __matmul__(self, v: ArrayLike) -> NDArray[Any]:
+        """A @ v without A: attention, (..., H, T, E) for v (..., S, E), (..., H, T) for (S,).
+
+        v may have one head, the G heads of k or H heads; its batch broadcasts with the map's.
+        Returns the wider dtype of the two, as NumPy does. Memory and time of `attention`.
+        """
+        return times_values(self, np.asarray(to_numpy("v", v)))
+
+    def __rmatmul__(self, x: ArrayLike) -> NDArray[Any]:
+        """x @ A without A: (..., H, n, S) for x (..., n, T); (..., H, S) for (T,).
+
+        Row sums weighted by x: with x = 1 it is `observe(received=True)`, and a chain of such
+        products over layers is an attention rollout. x broadcasts over the map's heads and batch.
+        Memory O(n (T + S)) a head, sums in float64, the same bits for any number of threads.
+        """
+        return times_weights(self, np.asarray(to_numpy("x", x)))
+
+    def observe(
+        self,
+        *,
+        pool: tuple[int, int] | None = None,
+        group: tuple[ArrayLike, ArrayLike] | None = None,
+        top: int | None = None,
+        received: bool = False,
+        entropy: bool = False,
+        max: bool = False,
+        by_distance: int | None = None,
+        mean_over: tuple[str, ...] = (),
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Observation:
+        """Any of these statistics of the whole map, in one pass over it.
+
+        pool         (R, C): mean and largest weight in each cell of a grid of uniform bins, bin r
+                     being rows [r T // R, (r + 1) T // R)
+        group        (rows (T,), cols (S,)): labels from 0, -1 for none. Rows of a label averaged,
+                     columns summed: how much a query of one group reads the keys of another
+        top          the k largest weights of each row with their keys; of equals the lower key
+        received     the column sums
+        entropy      of each row in nats, over the keys alone where there is a sink
+        max          the largest weight of each row
+        by_distance  n: for each d < n the sum over queries t of the weight of key t + S - T - d
+        mean_over    "head", "batch" or both: sums, means and entropies are averaged over them, and
+                     largest weights are the largest of all; the axis stays, with length 1
+        progress     called about every 100 ms with (done, total); what it raises ends the pass
+
+        Returns an `Observation`, with None for what was not asked for. Masks, bias, softcap and
+        sinks count as they do in the map. A row that sees no key has entropy and max 0; NaN goes
+        where a NaN row adds to.
+        Memory O(T + S) times what is asked for, a head; never (T, S). Sums of a tile are float32,
+        across tiles float64. The same bits for any number of threads. Ctrl-C works.
+        Raises  TypeError, ValueError: the argument, what it is, what it must be.
+        Spec    clearhead.reference.observe
+
+        >>> ch.attention_map(q, k).observe(pool=(16, 16), top=3, received=True)
+        Observation(pool_mean (1, 8, 16, 16), pool_max (1, 8, 16, 16), top_weights (1, 8, 128, 3), \
+top_keys (1, 8, 128, 3), received (1, 8, 128))
+        """
+        T, S = self.shape[-2:]
+        wanted = check_observe(T, S, pool, group, top, by_distance, mean_over)
+        return observe(
+            self._call(),
+            wanted,
+            received=received,
+            entropy=entropy,
+            max=max,
+            max_bytes=self.max_bytes,
+            progress=progress,
+        )
+
+    def group(self, rows: ArrayLike, cols: ArrayLike) -> NDArray[np.float64]:
+        """How much the queries of one group read the keys of another, (..., H, R, C).
+
+        rows (T,), cols (S,): labels from 0, -1 for none. Rows are averaged and columns summed, so
+        that where every key has a label each row sums to 1.
+
+        >>> words = np.arange(128) // 3
+        >>> ch.attention_map(q, k).group(words, words).shape
+        (1, 8, 43, 43)
+        """
+        found = self.observe(group=(rows, cols)).group
+        assert found is not None
+        return found
+
+    def plot(
+        self,
+        head: int | tuple[int, ...] = 0,
+        rows: slice | None = None,
+        cols: slice | None = None,
+        ax: "Axes | None" = None,
+    ) -> "Axes":
+        """Draw a window of one head with matplotlib, queries down and keys across.
+
+        head        its index, or the indexes of batch and head; of no account for a (T, S) map
+        rows, cols  slices of step 1; None: all
+
+        A window of more than 512 rows or columns is drawn in bins that show their largest weight,
+        so that a single strong cell stays visible. Returns the axes.
+        """
+        return draw(self, head, rows, cols, ax)
+
     def __getitem__(self, index: Any) -> Any:
         with np.errstate(invalid="ignore", over="ignore"):  # NaN and inf in q or k are the caller's
             return self._indexed(index)
 
     def _indexed(self, index: Any) -> Any:
-        items, new_axes = _expanded(index, self.ndim)
+        items, new_axes = expanded(index, self.ndim)
         if items is not None and isinstance(items[-1], slice):
             out = self._rows(tuple(items[:-1]), items[-1])
-        elif items is not None and _is_integer(items[-1]) and not any(map(_is_array, items)):
+        elif items is not None and is_integer(items[-1]) and not any(map(is_array, items)):
             last = range(self.shape[-1])[items[-1]]  # IndexError if out of range
             out = self._rows(tuple(items[:-1]), slice(last, last + 1))[..., 0]
         else:
@@ -125,7 +254,7 @@ class AttentionMap:
 
     def _rows(self, index: tuple[Any, ...], columns: slice) -> NDArray[Any]:
         """The rows that `index` takes from (..., H, T), each over a range of keys."""
-        where = [axis[index] for axis in _axes(self.shape[:-1])]
+        where = [axis[index] for axis in axes_of(self.shape[:-1])]
         shape = (*where[0].shape, len(range(self.shape[-1])[columns]))
         self._check_size(shape)
         out = np.empty((prod(shape[:-1]), shape[-1]), self.dtype)
@@ -161,7 +290,7 @@ class AttentionMap:
 
     def _cells(self, index: Any) -> Any:
         """Single cells: for indexes that do not take whole ranges of keys."""
-        where = [axis[index] for axis in _axes(self.shape)]
+        where = [axis[index] for axis in axes_of(self.shape)]
         shape = where[0].shape
         self._check_size(shape)
         out = np.empty(prod(shape), self.dtype)
@@ -179,6 +308,23 @@ class AttentionMap:
             seen = None if self.mask is None else self._allowed(self.mask, one, t, s)
             out[at : at + step] = self._weights(dots, self.lse[(*one, t)], bias, seen)
         return out.reshape(shape)[()]
+
+    def _call(self) -> Call:
+        """What a native pass over the map needs."""
+        return self._problem, (self.q, self.k, self.lse), self._native_options
+
+    def _like(self, q: NDArray[Any], k: NDArray[Any], lse: NDArray[Any]) -> "AttentionMap":
+        """Another map under the same rules; ValueError where they are not for its shape."""
+        return AttentionMap(
+            q,
+            k,
+            lse,
+            mask=self.mask,
+            bias=self.bias,
+            scale=self.scale,
+            softcap=self.softcap,
+            max_bytes=self.max_bytes,
+        )
 
     def _head(self, one: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[Any]]:
         """q (T, D) and k (S, D) of one batch entry and head."""
@@ -249,13 +395,10 @@ class AttentionMap:
         return cast(NDArray[np.bool_], whole[(*one, row, key)])
 
     def _check_size(self, shape: tuple[int, ...]) -> None:
-        needed = prod(shape) * self.dtype.itemsize
-        if needed > self.max_bytes:
-            window = ", ".join(["0"] * (self.ndim - 2) + [":1024", ":1024"])
-            raise ValueError(
-                f"AttentionMap {self.shape}: {shape} takes {needed:,} bytes, max_bytes is "
-                f"{self.max_bytes:,}; ask for a window, as in amap[{window}]"
-            )
+        window = ", ".join(["0"] * (self.ndim - 2) + [":1024", ":1024"])
+        cure = f"ask for a window, as amap[{window}], or for amap.observe(pool=(1024, 1024))"
+        what = f"AttentionMap {self.shape}"
+        check_bytes(what, shape, self.dtype.itemsize, self.max_bytes, cure)
 
 
 def attention_map(
@@ -267,12 +410,15 @@ def attention_map(
     scale: float | None = None,
     softcap: float | None = None,
     sink: NDArray[Any] | None = None,
+    lse: NDArray[Any] | None = None,
     max_bytes: int = _GIB,
 ) -> AttentionMap:
     """The attention weights of q and k as a lazy array: one pass for the lse, nothing (T, S).
 
     q          (..., H, T, D)  float64, float32, float16 or bfloat16; (T, D) means one head
     k          (..., G, S, D)  H % G == 0; query head h reads group h // (H // G)
+    lse        (..., H, T)     where it is known, as from `attention_with_lse`; else found here, in
+                               float64 so that weights of large scores keep their digits
     and mask, bias, scale, softcap, sink as `attention` takes them.
 
     Returns an `AttentionMap` of shape (..., H, T, S). With a sink, its rows sum to less than 1.
@@ -282,86 +428,36 @@ def attention_map(
     >>> ch.attention_map(q, k, mask=ch.causal())
     AttentionMap(B0=1, H=8, T=128, S=128, D=64, float32, mask=causal())
     """
-    v = np.zeros((*k.shape[:-1], 1), k.dtype)  # the forward pass needs values; these cost least
-    _, lse = attention_with_lse(
-        q, k, v, mask=mask, bias=bias, scale=scale, softcap=softcap, sink=sink
-    )
+    q, k = to_numpy("q", q), to_numpy("k", k)
+    mask, bias, sink = to_numpy("mask", mask), to_numpy("bias", bias), to_numpy("sink", sink)
+    if lse is None:
+        problem = check_attention(q, k, k, mask, bias, scale, softcap, sink)
+        lse = np.empty(problem.out_shape[:-1])
+        spread = q if problem.flat else np.broadcast_to(q, (*problem.lead, *q.shape[-3:]))
+        options = _options(problem, mask, bias, softcap, sink)
+        _native.row_lse(_as_bits(spread), _as_bits(k), lse, *options)
     return AttentionMap(
-        q, k, lse, mask=mask, bias=bias, scale=scale, softcap=softcap, max_bytes=max_bytes
+        q,
+        k,
+        lse,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sink=sink,
+        max_bytes=max_bytes,
     )
 
 
-def _shape(q: NDArray[Any], k: NDArray[Any], lse: NDArray[Any]) -> tuple[int, ...]:
-    """(..., H, T, S), or (T, S) of one head."""
-    shapes = f"q {q.shape}, k {k.shape}, lse {lse.shape}"
-    if q.ndim < 2 or (q.ndim == 2) != (k.ndim == 2):
-        raise ValueError(f"q, k: must both be (T, D) or both have heads; {shapes}")
-    if q.shape[-1] != k.shape[-1]:
-        raise ValueError(f"k: D is {k.shape[-1]} but q has D = {q.shape[-1]}; {shapes}")
-    lead: tuple[int, ...] = ()
-    if q.ndim > 2:
-        H, G = q.shape[-3], k.shape[-3]
-        if G == 0 or H % G:
-            raise ValueError(f"k: {H} query heads are not a multiple of {G} key heads; {shapes}")
-        try:
-            lead = (*np.broadcast_shapes(q.shape[:-3], k.shape[:-3]), H)
-        except ValueError:
-            raise ValueError(f"q, k: their batches do not broadcast; {shapes}") from None
-    rows = (*lead, q.shape[-2])
-    if lse.shape != rows:
-        raise ValueError(f"lse: must be {rows}; {shapes}")
-    return (*rows, k.shape[-2])
-
-
-def _check_broadcasts(name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-    try:
-        np.broadcast_to(array, shape)
-    except ValueError:
-        raise ValueError(f"{name}: {array.shape} does not broadcast to {shape}") from None
-
-
-def _axes(shape: tuple[int, ...]) -> list[_Ints]:
-    """For each axis an array of `shape` that holds every cell's index along it, in no memory."""
-    return [
-        np.broadcast_to(
-            np.arange(n).reshape([-1 if i == j else 1 for j in range(len(shape))]), shape
-        )
-        for i, n in enumerate(shape)
-    ]
-
-
-def _expanded(index: Any, ndim: int) -> tuple[list[Any] | None, tuple[None, ...]]:
-    """An index as one item per axis (new axes aside), and the new axes at its end.
-
-    None instead of the items where that cannot be said: boolean arrays, too many indices.
-    """
-    items = list(index) if isinstance(index, tuple) else [index]
-    if any(_is_boolean(item) for item in items):
-        return None, ()
-    if not any(item is Ellipsis for item in items):
-        items.append(Ellipsis)
-    at = next(i for i, item in enumerate(items) if item is Ellipsis)
-    taken = sum(item is not None for item in items) - 1
-    if taken > ndim or sum(item is Ellipsis for item in items) > 1:
-        return None, ()  # NumPy will say what is wrong
-    items[at : at + 1] = [slice(None)] * (ndim - taken)
-    new_axes = 0
-    while items[-1] is None:
-        items.pop()
-        new_axes += 1
-    return items, (None,) * new_axes
-
-
-def _is_integer(item: Any) -> bool:
-    return isinstance(item, int | np.integer)
-
-
-def _is_boolean(item: Any) -> bool:
-    return isinstance(item, bool | np.bool_) or (_is_array(item) and np.asarray(item).dtype == bool)
-
-
-def _is_array(item: Any) -> bool:
-    return not (item is None or item is Ellipsis or isinstance(item, slice) or _is_integer(item))
+def _check_lse(lse: Any, problem: Problem) -> None:
+    if not isinstance(lse, np.ndarray):
+        raise TypeError(f"lse: is {type(lse).__name__}, must be an array")
+    if lse.dtype not in (np.float32, np.float64):
+        raise TypeError(f"lse: dtype is {lse.dtype}, must be float32 or float64")
+    want = problem.out_shape[:-1]
+    if lse.shape != want:
+        letters = "(T,)" if problem.flat else "(..., H, T)"
+        raise ValueError(f"lse: shape is {lse.shape}, must be {letters} = {want}")
 
 
 def _brief(mask: Mask | NDArray[np.bool_]) -> str:
