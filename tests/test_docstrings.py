@@ -9,6 +9,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,12 @@ def at_hand() -> dict[str, Any]:
 
 @pytest.mark.parametrize("docstring", DOCSTRINGS, ids=lambda d: d.name)
 def test_every_example_in_the_docstring_runs(
-    docstring: doctest.DocTest, at_hand: dict[str, Any]
+    docstring: doctest.DocTest,
+    at_hand: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # examples write files
     needs_run = any("run" in e.source or "ch.read" in e.source for e in docstring.examples)
     if needs_run and "run" not in at_hand:
         pytest.skip("the default model has not been fetched: clearhead models fetch")
