@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .worked.check import check, check_file
     from .worked.check_report import CheckReport
     from .worked.learn import Lesson, learn
+    from .worked.trace import Trace, trace
     from .worked.vectors import Vectors, read_vectors
 
 # Where each public name lives. A name is imported when it is first asked for (PEP 562).
@@ -77,6 +78,7 @@ _HOME = {
     "SingleHeadAttention": "single_head",
     "SoftLookup": "regression",
     "Token": "models.tokens",
+    "Trace": "worked.trace",
     "Vectors": "worked.vectors",
     "Word": "models.tokens",
     "alibi": "biases",
@@ -107,6 +109,7 @@ _HOME = {
     "read_vectors": "worked.vectors",
     "relative_bias": "biases",
     "set_num_threads": "ops",
+    "trace": "worked.trace",
     "why": "worked",
     "window": "masks",
 }
@@ -131,6 +134,7 @@ __all__ = [
     "SingleHeadAttention",
     "SoftLookup",
     "Token",
+    "Trace",
     "Vectors",
     "Word",
     "__version__",
@@ -162,6 +166,7 @@ __all__ = [
     "read_vectors",
     "relative_bias",
     "set_num_threads",
+    "trace",
     "why",
     "window",
 ]

@@ -185,6 +185,48 @@ def _why(
         print(evidence, *written, sep="\n", end="\n\n")
 
 
+@app.command("trace")
+def _trace(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help='JSON: {"q": [[...]], "k": ..., "v": ...} or X, W_Q, W_K, W_V.'),
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="A small built-in example.")] = False,
+    text: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What a head does in it.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="For --text; default: the default model.")
+    ] = None,
+    layer: Annotated[int, typer.Option(help="For --text, from 0.")] = 0,
+    head: Annotated[int, typer.Option(help="For --text, and for --cell.")] = 0,
+    digits: Annotated[int, typer.Option(help="After the point.")] = 2,
+    cell: Annotated[
+        tuple[str, int, int] | None,
+        typer.Option(metavar="STEP ROW COLUMN", help="One cell written out, counted from 0."),
+    ] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    latex: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+) -> None:
+    """Attention worked by hand: every step with its formula and its numbers.
+
+    clearhead trace --demo --html trace.html
+
+    clearhead trace --demo --cell scores 1 0
+    """
+    from .worked import trace_file as command
+
+    made = command.chosen(file, demo, text, model=model, layer=layer, head=head, digits=digits)
+    written = command.write(made, markdown, latex, html)
+    if cell is not None:
+        print(made.cell(*cell, head=0 if text else head))
+    elif not written:
+        print(made)
+    for path in written:
+        print(path, file=sys.stderr)
+
+
 @app.command("check")
 def _check(
     file: Annotated[Path, typer.Argument(help="A Markdown article.")],

@@ -58,7 +58,7 @@ def bracket_arrays(text: str, place: Place) -> tuple[list[Span], list[Problem]]:
             name = _ASSIGNED.search(before)
             caption = name[1].strip() if name else ""
             whole = _padded(rows)
-            matrix = Matrix(whole, line, kind="array", name=caption, inner_caption=bool(name))
+            matrix = Matrix(whole, line, kind="array", name=caption)
             spans.append(Span(start, end, matrix))
     return spans, problems
 

@@ -37,6 +37,7 @@ class Caption:
     size: tuple[int, int] | None
     part: Part
     formulas: tuple[str, ...]
+    head: str = ""
 
 
 def read_caption(text: str) -> Caption:
@@ -49,14 +50,18 @@ def read_caption(text: str) -> Caption:
     plain = plain.replace("**", "").replace("`", "")
     inside = re.search(r"\((.+)\)", plain)
     outside = re.sub(r"\(.*\)", " ", plain)
-    candidates = [plain.rpartition("=")[2] if "=" in plain else ""]
-    candidates += [inside[1] if inside else "", plain.rpartition(":")[2] if ":" in plain else ""]
-    candidates += [plain, outside, outside.split(",")[0]]
+    if "=" in plain:  # then the formula is on its right, whole, or with a remark after a comma
+        right = plain.rpartition("=")[2]
+        candidates = [right, right.rpartition(", ")[0]]
+    else:
+        candidates = [inside[1] if inside else "", plain.rpartition(":")[2] if ":" in plain else ""]
+        candidates += [plain, outside, outside.split(",")[0]]
     formulas = tuple(dict.fromkeys(c.strip() for c in candidates if c.strip()))
     name = re.split(r"\s*[=:,(]|\s+[-–—]\s", plain)[0].strip() if plain else ""
-    parts = [_part(name), _part(plain)]  # what it is called says more than what it is made of
-    part: Part = parts[0] or parts[1]
-    return Caption(name if len(name) <= 60 else "", size, part, formulas)
+    part = _part(name) or ("" if "=" in plain else _part(plain))  # `m = max(masked)` is no mask
+    of_head = re.search(r"\bhead (\d{1,4})\b", plain, re.IGNORECASE)
+    head = of_head[1] if of_head else ""
+    return Caption(name if len(name) <= 60 else "", size, part, formulas, head)
 
 
 def _part(text: str) -> Part:
@@ -73,31 +78,37 @@ def canonical(name: str) -> str:
 
 
 class Names:
-    """The matrices that a formula may refer to, by every name the article has given them."""
+    """The matrices that a formula may refer to, by every name the article has given them.
+
+    What belongs to a head is found by formulas of that head only: set `head` before asking.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, Matrix] = {}
+        self.head = ""
 
     def learn(self, matrix: Matrix, part: Part = "") -> None:
         """From here on `matrix` is what its name, and its part, stand for."""
-        if matrix.name:
-            self.known[canonical(matrix.name)] = matrix
+        names = [canonical(matrix.name)] if matrix.name else []
         if part:
-            self.known[part] = matrix
-            if part == "weights":
-                self.known["attention"] = self.known["attention_weights"] = matrix
-            if part in ("scaled", "masked"):
-                self.known[f"{part}_scores"] = matrix
+            names.append(part)
+            names += ["attention", "attention_weights"] if part == "weights" else []
+            names += [f"{part}_scores"] if part in ("scaled", "masked") else []
+        for name in names:
+            self.known[f"{name}@{matrix.head}" if matrix.head else name] = matrix
+
+    def get(self, key: str) -> Matrix | None:
+        """The matrix known as `key` to the present head, else to all."""
+        return self.known.get(f"{key}@{self.head}", self.known.get(key))
 
     def find(self, name: str) -> Node | None:
         """The matrix called `name`, perhaps as the transpose of one that the article shows."""
         key = canonical(name)
-        if key in self.known:
-            return Node("matrix", matrix=self.known[key])
-        turned = key.removesuffix("^t") if key.endswith("^t") else key + "^t"
-        if turned in self.known:
-            return Node("T", (Node("matrix", matrix=self.known[turned]),))
-        return None
+        same = self.get(key)
+        if same is not None:
+            return Node("matrix", matrix=same)
+        turned = self.get(key.removesuffix("^t") if key.endswith("^t") else key + "^t")
+        return None if turned is None else Node("T", (Node("matrix", matrix=turned),))
 
     def __contains__(self, name: str) -> bool:
         return self.find(name) is not None
@@ -119,7 +130,8 @@ class Names:
 
     def _joined(self, text: str) -> str:
         """Known names of several words, written as one."""
-        for key in sorted((k for k in self.known if "_" in k), key=len, reverse=True):
+        keys = {key.partition("@")[0] for key in self.known if "_" in key}
+        for key in sorted(keys, key=len, reverse=True):
             words = re.escape(key).replace("_", r"[\s_]")
             text = re.sub(rf"\b{words}\b", key, text, flags=re.IGNORECASE)
         return text

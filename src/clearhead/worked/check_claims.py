@@ -23,7 +23,6 @@ class Claim:
     target: Matrix
     formula: Node
     stated: bool
-    sums_to_one: bool = False
 
 
 @dataclass(eq=False)
@@ -41,13 +40,14 @@ def understand(article: Article) -> Reading:
     reading, names = Reading(), Names()
     captions = {id(m): read_caption(m.name or m.caption) for m in article.matrices}
     for matrix in article.matrices:
-        matrix.name = captions[id(matrix)].name
+        matrix.name, matrix.head = captions[id(matrix)].name, captions[id(matrix)].head
     in_chain = _chains(article, names, captions, reading)
     seen: list[Matrix] = []
     names, guesser = Names(), Guesser()
     for matrix in article.matrices:
         caption = captions[id(matrix)]
         _check_size(matrix, caption, reading)
+        names.head = matrix.head
         claim = _claim_of(matrix, caption, names, seen, in_chain, guesser)
         if claim:
             reading.claims.append(claim)
@@ -81,19 +81,19 @@ def _claim_of(
     """The formula of one matrix, from the strongest evidence there is for one."""
     formula = stated.get(id(matrix))
     if formula is not None:
-        return Claim(matrix, _resolved(formula, names) or formula, True, caption.part == "weights")
+        return Claim(matrix, _resolved(formula, names) or formula, True)
     for text in caption.formulas:
         formula = names.formula(text)
         if formula is not None:
             formula = fitted(formula, matrix)
             if formula is not None:
-                return Claim(matrix, formula, True, caption.part == "weights")
+                return Claim(matrix, formula, True)
     formula = guesser.guess(matrix, caption, names, seen)
     if formula is not None:
-        return Claim(matrix, formula, False, caption.part == "weights")
+        return Claim(matrix, formula, False)
     values = matrix.values
     if caption.part == "weights" and bool(((values >= 0) & (values <= 1)).all()):
-        return Claim(matrix, Node("matrix", matrix=matrix), False, True)
+        return Claim(matrix, Node("matrix", matrix=matrix), False)  # its rows must sum to 1
     return None
 
 

@@ -49,7 +49,7 @@ def _written(node: Node) -> str:
         case "name":
             return node.name
         case "matrix":
-            return node.matrix.label if node.matrix else ""
+            return (node.matrix.name or node.matrix.label) if node.matrix else ""
         case "T":
             return f"{_grouped(node.args[0])}^T"
         case "neg":

@@ -58,8 +58,8 @@ class Guesser:
         if matrix.size > MOST_CELLS:
             return None
         near = seen[-LOOK_BACK:]
-        named = [names.known[key] for key in _OPERANDS if key in names.known]
-        near = [*(m for m in dict.fromkeys(named) if m not in near), *near]
+        named = dict.fromkeys(names.get(key) for key in _OPERANDS)
+        near = [*(m for m in named if m is not None and m not in near), *near]
         tried = [node for node in candidates(matrix, near, names) if _small(node)][: self.left]
         self.left -= len(tried)
         kinds = _OPS.get(caption.part, ())
@@ -82,7 +82,7 @@ class Guesser:
 
 def _is_again(matrix: Matrix, node: Node) -> bool:
     """Whether the article shows a matrix of the same name once more."""
-    if node.matrix is None or not matrix.name:
+    if node.matrix is None or not matrix.name or node.matrix.head != matrix.head:
         return False
     return canonical(node.matrix.name) == canonical(matrix.name)
 

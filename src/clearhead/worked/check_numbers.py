@@ -7,7 +7,7 @@ tolerates follows from these half units; nothing is tuned.
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -101,7 +101,7 @@ class Matrix:
     name: str = ""
     kind: str = "rows"  # rows, array, table, latex, inline
     declared: tuple[int, int] | None = None
-    inner_caption: bool = field(default=False)
+    head: str = ""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -113,7 +113,8 @@ class Matrix:
 
     @property
     def label(self) -> str:
-        return self.name or f"the {self.shape[0]} x {self.shape[1]} matrix"
+        name = self.name or f"the {self.shape[0]} x {self.shape[1]} matrix"
+        return f"{name}, head {self.head}" if self.head else name
 
     @cached_property
     def values(self) -> Array:

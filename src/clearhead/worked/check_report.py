@@ -1,12 +1,11 @@
 """What the checker found, as data, as text and as JSON, and the corrected article."""
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .check_numbers import Cell, Problem
+from .writing import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +175,5 @@ def _replaced(line: str, cell: Cell, new: str) -> str:
 def write_beside(path: Path, text: str) -> Path:
     """Write the corrected copy of `path` as NAME.fixed.SUFFIX, whole or not at all."""
     target = path.with_name(f"{path.stem}.fixed{path.suffix}")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=target.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-        os.chmod(temporary, path.stat().st_mode & 0o777)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(target, text, path.stat().st_mode & 0o777)
     return target

@@ -182,7 +182,7 @@ class RowReader:
             )
         else:
             own = caption.strip()
-            self.found.append((line, Matrix(rows, line, caption=own, inner_caption=bool(own))))
+            self.found.append((line, Matrix(rows, line, caption=own)))
 
     def _problem(self, line: int, sentence: str) -> None:
         self.problems.append(Problem(line, sentence))

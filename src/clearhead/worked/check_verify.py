@@ -9,8 +9,8 @@ A printed cell is right when its digits can stand for the value of its formula, 
 The third is the widest, so a cell outside it is wrong whatever was rounded. A cell that only the
 third explains is believed unless rounding is no explanation: when the result is printed with all
 the decimals that exact arithmetic on the printed digits has, or when in 1000 draws of operands
-within their digits (the operands themselves, or what is given, carried to them) never so few cells
-missed the readings 1 and 2 as do here.
+within their digits (all operands or some, they themselves or what is given, carried to them) never
+so few cells missed the readings 1 and 2 as do here.
 
 A cell that is not right, but is right for the article's own wrong numbers, inherits; a cell that
 is neither is wrong by itself.
@@ -151,7 +151,7 @@ def _judge(claim: Claim, known: dict[int, Values]) -> tuple[Verdict, Values]:
     )
     doubtful = rounded & right & (chance < DOUBT)
     verdict = Verdict(claim, best, wrong, inherited, doubtful)
-    if claim.sums_to_one or formula.op == "softmax":
+    if formula.op == "softmax" or formula.matrix is target:
         verdict.bad_rows = _rows_not_one(printed, half, ~right)
     return verdict, values
 
@@ -226,19 +226,41 @@ def _chance_of_rounding(
         np.broadcast_to(_value(claim.formula, points, known, which), claim.target.shape)
         for which in ("right", "carried")
     ]
-    chances = []
-    for drawn in (_draws(claim, known, carried=False), _draws(claim, known, carried=True)):
-        shown = _rounded_like(drawn, half)
-        close = [np.abs(shown - value) <= half * (1 + 1e-9) for value in readings]
-        misses = (~(close[0] | close[1]) & (plain | rounded)).sum((1, 2))
-        chances.append(float((misses <= rounded.sum()).mean()))
-    return max(chances)
+    chance = 0.0
+    for carried in (False, True):
+        for rounded_ones in _stories(claim, known, carried):
+            shown = _rounded_like(_draws(claim, known, carried, rounded_ones), half)
+            close = [np.abs(shown - value) <= half * (1 + 1e-9) for value in readings]
+            misses = (~(close[0] | close[1]) & (plain | rounded)).sum((1, 2))
+            chance = max(chance, float((misses <= rounded.sum()).mean()))
+            if chance >= DOUBT:
+                return chance
+    return chance
 
 
-def _draws(claim: Claim, known: dict[int, Values], carried: bool) -> Array:
+def _stories(claim: Claim, known: dict[int, Values], carried: bool) -> list[set[int]]:
+    """Which matrices may have been rounded: all, any one, or those of so many decimals or more."""
+    found: dict[int, Matrix] = {}
+    waiting = [claim.formula]
+    while waiting:
+        for node in waiting.pop().walk():
+            if node.matrix is None or id(node.matrix) in found:
+                continue
+            source = known[id(node.matrix)].claim
+            if carried and source is not None:
+                waiting.append(source.formula)
+            else:
+                found[id(node.matrix)] = node.matrix
+    depths = {matrix.decimals for matrix in found.values()}
+    stories = [{key for key, m in found.items() if m.decimals >= depth} for depth in depths]
+    return [story for story in [*stories, *({key} for key in found)] if story]
+
+
+def _draws(claim: Claim, known: dict[int, Values], carried: bool, rounded_ones: set[int]) -> Array:
     """The formula for operands drawn evenly from what their digits can stand for.
 
-    `carried`: only what is given is drawn, and carried to the operands through their formulas.
+    Only the matrices of `rounded_ones` are drawn, the others are as printed. `carried`: what is
+    given is drawn, and carried to the operands through their formulas.
     """
     random = np.random.default_rng(0)
     drawn: dict[int, Array] = {}
@@ -253,6 +275,8 @@ def _draws(claim: Claim, known: dict[int, Values], carried: bool) -> Array:
             return drawn[id(node.matrix)]
         if carried and values.claim is not None:
             value = evaluate(values.claim.formula, Points(), operand)
+        elif id(node.matrix) not in rounded_ones:
+            value = values.right
         else:
             low, high = values.bounds
             width = np.where(np.isfinite(low), high - low, 0.0)
