@@ -38,7 +38,7 @@ struct GradientWorker {
         panel.D = p.D;
         panel.E = p.E;
         panel.cap_factor = p.softcap * kLog2e;
-        panel.x_factor = p.q_factor();
+        panel.s_factor = p.q_factor();
         panel.xt = scratch.take(p.D * kPanel);
         panel.dxt = scratch.take(p.D * kPanel);
         panel.yt = scratch.take(p.E * kPanel);

@@ -33,19 +33,20 @@ inline Vec<Real> statistic(bool by_lane, const void* lanes, const void* rows, in
     return by_lane ? S::load(real<Real>(lanes) + lane) : S::set1(real<Real>(rows)[i]);
 }
 
-// Softcap (its slope is kept), bias and shift, where the scores need more than the product gave.
+// Scores in log2 units less the shift, where softcap (its slope is kept) or bias take part.
 template <class Real>
-Vec<Real> adjusted(const GradientPanel& panel, const GradientBlock& block, Vec<Real> s, int64_t i,
-                   int64_t lane) {
+Vec<Real> adjusted(const GradientPanel& panel, const GradientBlock& block, Vec<Real> s,
+                   Vec<Real> shift, int64_t i, int64_t lane) {
     using S = Simd<Real>;
     const int64_t at = i * kPanel + lane;
+    s = S::mul(s, S::set1(Real(panel.s_factor)));
     if (panel.cap_factor != 0) {
         s = tanh<Real>(s);
         S::store(real<Real>(panel.slope) + at, S::sub(S::set1(1), S::mul(s, s)));
         s = S::mul(s, S::set1(Real(panel.cap_factor)));
     }
     if (block.bias) s = S::add(s, S::load(real<Real>(block.bias) + at));
-    return S::sub(s, statistic<Real>(panel.by_lane, panel.shift, block.shift, i, lane));
+    return S::sub(s, shift);
 }
 
 // P of rows [row, row + Rows) into p; by lane, their sums too.
@@ -54,15 +55,12 @@ void weights_tile(const GradientPanel& panel, const GradientBlock& block, const 
                   int64_t row, int64_t lane) {
     using S = Simd<Real>;
     constexpr int L = S::kLanes;
-    const Vec<Real> zero = S::set1(0), lowest = S::set1(-__builtin_inff());
+    const Vec<Real> zero = S::set1(0);
     const bool plain = panel.cap_factor == 0 && !block.bias;
     Vec<Real> x[Rows][Vecs];
-    for (int i = 0; i < Rows; ++i) {
-        for (int j = 0; j < Vecs; ++j) {
-            x[i][j] = plain ? S::sub(zero, statistic<Real>(panel.by_lane, panel.shift, block.shift,
-                                                           row + i, lane + j * L))
-                            : zero;
-        }
+    // From 0, not from -shift: an lse of 8 would cost a score of 0.1 six of its bits at every step.
+    for (auto& scores : x) {
+        for (auto& s : scores) s = zero;
     }
     multiply<Real, Rows, Vecs>(a.data + row * a.row, a.row, a.col, panel.D,
                                real<Real>(panel.xt) + lane, x);
@@ -70,12 +68,15 @@ void weights_tile(const GradientPanel& panel, const GradientBlock& block, const 
         Vec<Real> sum = zero;
         for (int i = 0; i < Rows; ++i) {
             const int64_t at = lane + j * L;
-            Vec<Real> s = plain ? x[i][j] : adjusted<Real>(panel, block, x[i][j], row + i, at);
-            if (block.visible) {
-                s = S::select(S::bits(block.visible[row + i] >> at), s, lowest);
-            }
+            const Vec<Real> shift =
+                statistic<Real>(panel.by_lane, panel.shift, block.shift, row + i, at);
+            const Vec<Real> s =
+                plain ? S::fma(x[i][j], S::set1(Real(panel.s_factor)), S::sub(zero, shift))
+                      : adjusted<Real>(panel, block, x[i][j], shift, row + i, at);
             Vec<Real> p = exp2<Real>(s);
             if (!panel.by_lane) p = S::mul(p, S::set1(real<Real>(block.factor)[row + i]));
+            // Last: where shift or factor are NaN, what the row does not see must still be 0.
+            if (block.visible) p = S::select(S::bits(block.visible[row + i] >> at), p, zero);
             S::store(real<Real>(panel.p) + (row + i) * kPanel + at, p);
             sum = S::add(sum, p);
         }
@@ -98,13 +99,8 @@ void gradient_tile(const GradientPanel& panel, const GradientBlock& block, const
     const bool has_slope =
         panel.cap_factor != 0 && (step == GradientStep::queries || step == GradientStep::keys);
     Vec<Real> x[Rows][Vecs];
-    for (int i = 0; i < Rows; ++i) {
-        for (int j = 0; j < Vecs; ++j) {
-            x[i][j] = wants_sums
-                          ? zero
-                          : S::sub(zero, statistic<Real>(panel.by_lane, panel.delta, block.delta,
-                                                         row + i, lane + j * L));
-        }
+    for (auto& products : x) {
+        for (auto& dp : products) dp = zero;  // as above
     }
     multiply<Real, Rows, Vecs>(b.data + row * b.row, b.row, b.col, panel.E,
                                real<Real>(panel.yt) + lane, x);
@@ -113,7 +109,12 @@ void gradient_tile(const GradientPanel& panel, const GradientBlock& block, const
         for (int i = 0; i < Rows; ++i) {
             const int64_t at = (row + i) * kPanel + lane + j * L;
             Real* p = real<Real>(panel.p) + at;
-            Vec<Real> ds = S::mul(S::load(p), x[i][j]);
+            Vec<Real> ds = x[i][j];
+            if (!wants_sums) {
+                ds = S::sub(ds, statistic<Real>(panel.by_lane, panel.delta, block.delta, row + i,
+                                                lane + j * L));
+            }
+            ds = S::mul(S::load(p), ds);
             if (has_slope) {
                 ds = S::mul(ds, S::load(real<Real>(panel.slope) + at));
             }
@@ -145,7 +146,7 @@ void gradient_begin(GradientPanel& panel) {
     const auto clear = [](void* p, int64_t n) {
         for (int64_t i = 0; i < n; i += S::kLanes) S::store(real<Real>(p) + i, S::set1(0));
     };
-    transpose_in<Real>(panel.x, panel.lanes, panel.D, Real(panel.x_factor), real<Real>(panel.xt));
+    transpose_in<Real>(panel.x, panel.lanes, panel.D, 1, real<Real>(panel.xt));
     transpose_in<Real>(panel.y, panel.lanes, panel.E, 1, real<Real>(panel.yt));
     clear(panel.dxt, panel.D * kPanel);
     if (!panel.by_lane) clear(panel.dyt, panel.E * kPanel);

@@ -60,14 +60,15 @@ struct GradientPanel {
     int64_t lanes, D, E;
     bool by_lane;
     Matrix x, y, a, b;
-    double x_factor, cap_factor;  // as q_factor and cap_factor above
-    const void *shift, *delta;    // [kPanel], where by_lane
-    void *xt, *dxt;               // [D][kPanel]
-    void *yt, *dyt;               // [E][kPanel]; dyt only where lanes are keys
-    void* p;                      // [kBlock][kPanel]: weights, then their gradients
-    void* slope;                  // [kBlock][kPanel]: 1 - tanh^2, where there is a softcap
-    void* sums;                   // [2][kPanel]: by lane, sums of P and of P * dP
-    void *a_rows, *b_rows;        // [kBlock][D] and [kBlock][E], where they must be converted
+    double s_factor;    // multiplies q . k, after the sum so that P is the same in both panels
+    double cap_factor;  // as above
+    const void *shift, *delta;  // [kPanel], where by_lane
+    void *xt, *dxt;             // [D][kPanel]
+    void *yt, *dyt;             // [E][kPanel]; dyt only where lanes are keys
+    void* p;                    // [kBlock][kPanel]: weights, then their gradients
+    void* slope;                // [kBlock][kPanel]: 1 - tanh^2, where there is a softcap
+    void* sums;                 // [2][kPanel]: by lane, sums of P and of P * dP
+    void *a_rows, *b_rows;      // [kBlock][D] and [kBlock][E], where they must be converted
 };
 
 struct GradientBlock : Block {

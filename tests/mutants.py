@@ -130,7 +130,7 @@ class TestCorrect(AttentionConformance, GradientConformance):
         return np.where(lse == -INF, 0, np.exp(sink - lse))
 
     def whole(self, total):
-        """The weights' sum, 1 but for the rounding of lse: at lse = 100 that is 50 times theirs."""
+        """The weights' sum: 1 but for the rounding of lse, which is as large as that of scores."""
         return np.where(total == 0, 1, total)
 
     @np.errstate(all="ignore")
@@ -377,8 +377,3 @@ class TestGradientZeroTimesInfinity(TestCorrect):
     def gradients(self, *args, **options):
         self.values = lambda p, seen, v: p @ v
         return super().gradients(*args, **options)
-
-
-class TestWeightsFromARoundedLse(TestCorrect):  # every flash kernel, when scores are large
-    def whole(self, total):
-        return 1.0

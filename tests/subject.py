@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from clearhead import reference
-from naive import assert_within, budget, naive_backward, naive_forward, work_dtype
+from naive import (
+    WAYS,
+    assert_within,
+    budget,
+    naive_backward,
+    naive_forward,
+    terms_of_gradients,
+    work_dtype,
+)
 
 
 class Sizes(NamedTuple):
@@ -101,7 +109,7 @@ class Subject:
         want = reference.forward(q, k, v, **options)
         fair = (q, k, v) if clean is None else clean
         truth = reference.forward(*fair, **options)
-        naives = [naive_forward(*fair, scale_first=first, **options) for first in (True, False)]
+        naives = [naive_forward(*fair, way=way, **options) for way in WAYS]
         naive_outs, naive_lses = zip(*naives, strict=True)
         assert got[0].dtype == self.dtype and got[0].shape == want[0].shape
         assert got[1].dtype == work_dtype(self.dtype) and got[1].shape == want[1].shape
@@ -112,18 +120,22 @@ class Subject:
     def check_gradients(self, dout, q, k, v, *, clean=None, array_mask=None, **options):
         out, lse = self.attend(q, k, v, **options)
         got = self.gradients(dout, q, k, v, out, lse, **options)
+        given, options = options, dict(options)
         if array_mask is not None:
             options["mask"] = array_mask
         want = reference.backward(dout, q, k, v, **options)
         fair = (dout, q, k, v) if clean is None else clean
         truth = reference.backward(*fair, **options)
-        naives = [naive_backward(*fair, scale_first=first, **options) for first in (True, False)]
-        for name, g, w, t, *n in zip(want._fields, got, want, truth, *naives, strict=True):
+        fair = (*fair, *((out, lse) if clean is None else self.attend(*fair[1:], **given)))
+        naives = [naive_backward(*fair, way=way, **options) for way in WAYS]
+        terms = terms_of_gradients(*fair, **options)
+        rows = zip(want._fields, got, want, truth, terms, *naives, strict=True)
+        for name, g, w, t, size, *n in rows:
             if w is None:
                 assert g is None, name
                 continue
             assert g.dtype == self.dtype and g.shape == w.shape, name
-            assert_within(g, w, budget(n, t, self.dtype), name)
+            assert_within(g, w, budget(n, t, self.dtype, size), name)
 
 
 def tri(n):

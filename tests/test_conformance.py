@@ -26,7 +26,7 @@ class TestReference(AttentionConformance, GradientConformance):
         return reference.backward(dout, q, k, v, **options)
 
 
-class TestFloat32(AttentionConformance):
+class TestFloat32(AttentionConformance, GradientConformance):
     dtype = np.float32
 
     def attend(self, q, k, v, **options):
@@ -34,6 +34,9 @@ class TestFloat32(AttentionConformance):
         alone = ch.attention(q, k, v, **options)
         assert alone.tobytes() == result.out.tobytes()
         return result
+
+    def gradients(self, dout, q, k, v, out, lse, **options):
+        return ch.attention_grad(dout, q, k, v, out, lse, **options)
 
     def causal(self, T, S):
         return ch.causal()
