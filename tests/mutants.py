@@ -13,7 +13,7 @@ from gradient_conformance import GradientConformance
 INF = np.inf
 
 
-class TestCorrect(AttentionConformance, GradientConformance):
+class Pieces:
     """Online over blocks of keys, as a kernel does it; in float64, given out in float32."""
 
     block = 8
@@ -163,25 +163,37 @@ class TestCorrect(AttentionConformance, GradientConformance):
         )
 
 
+class TestCorrect(Pieces, AttentionConformance, GradientConformance):
+    pass
+
+
+class Forward(Pieces, AttentionConformance):
+    pass
+
+
+class Backward(Pieces, GradientConformance):
+    pass
+
+
 # -- masks
 
 
-class TestCausalTopLeft(TestCorrect):  # PyTorch's is_causal
+class TestCausalTopLeft(Forward):  # PyTorch's is_causal
     def causal(self, T, S):
         return np.tri(T, S, dtype=bool)
 
 
-class TestWindowOneTooWide(TestCorrect):
+class TestWindowOneTooWide(Forward):
     def window(self, T, S, left, right):
         return super().window(T, S, None if left is None else left + 1, right)
 
 
-class TestWindowExclusive(TestCorrect):
+class TestWindowExclusive(Forward):
     def window(self, T, S, left, right):
         return super().window(T, S, left, None if right is None else right - 1)
 
 
-class TestFiniteMinimumHides(TestCorrect):  # MLX, equinox: an empty row is the mean of V
+class TestFiniteMinimumHides(Forward):  # MLX, equinox: an empty row is the mean of V
     def hidden(self, s, seen):
         return np.where(seen, s, np.finfo(np.float32).min)
 
@@ -189,7 +201,7 @@ class TestFiniteMinimumHides(TestCorrect):  # MLX, equinox: an empty row is the 
         return p @ v
 
 
-class TestMinusTenBillionHides(TestCorrect):  # picoGPT, BERT
+class TestMinusTenBillionHides(Forward):  # picoGPT, BERT
     def hidden(self, s, seen):
         return s + np.where(seen, 0, -1e10)
 
@@ -197,7 +209,7 @@ class TestMinusTenBillionHides(TestCorrect):  # picoGPT, BERT
         return p @ v
 
 
-class TestCapAfterMask(TestCorrect):
+class TestCapAfterMask(Forward):
     def scores(self, q, k, seen, bias, softcap):
         s = self.hidden(q @ k.mT, seen)
         s = s if bias is None else s + np.where(bias == -INF, 0, bias)
@@ -207,13 +219,13 @@ class TestCapAfterMask(TestCorrect):
         return p @ v
 
 
-class TestBiasBeforeCap(TestCorrect):
+class TestBiasBeforeCap(Forward):
     def scores(self, q, k, seen, bias, softcap):
         s = q @ k.mT + (0 if bias is None else np.where(bias == -INF, 0, bias))
         return self.hidden(self.capped(s, softcap), seen)
 
 
-class TestCapForgotten(TestCorrect):
+class TestCapForgotten(Forward):
     def capped(self, s, softcap):
         return s
 
@@ -221,22 +233,22 @@ class TestCapForgotten(TestCorrect):
 # -- the online softmax
 
 
-class TestMaximumFromMinusTenThousand(TestCorrect):  # llm.c's reference
+class TestMaximumFromMinusTenThousand(Forward):  # llm.c's reference
     def larger(self, m, s):
         return np.maximum(-1e4, super().larger(m, s))
 
 
-class TestMaximumForgotten(TestCorrect):
+class TestMaximumForgotten(Forward):
     def larger(self, m, s):
         return np.maximum(m, 0)
 
 
-class TestNotRescaled(TestCorrect):
+class TestNotRescaled(Forward):
     def exp(self, x):
         return np.where(x.shape[-1] == 1, 1, np.exp(x))
 
 
-class TestNanSwallowed(TestCorrect):  # max_ps(NaN, c) is c
+class TestNanSwallowed(Forward):  # max_ps(NaN, c) is c
     def larger(self, m, s):
         return np.fmax(m, np.fmax.reduce(s, -1, keepdims=True))
 
@@ -244,7 +256,7 @@ class TestNanSwallowed(TestCorrect):  # max_ps(NaN, c) is c
         return np.exp(np.fmax(x, -700.0)) * (np.fmax(x, -700.0) > -700.0)
 
 
-class TestSinkOutsideTheMaximum(TestCorrect):  # an early kernel with sinks
+class TestSinkOutsideTheMaximum(Forward):  # an early kernel with sinks
     def start(self, shape, sink):
         return super().start(shape, None)
 
@@ -253,7 +265,7 @@ class TestSinkOutsideTheMaximum(TestCorrect):  # an early kernel with sinks
         return total if sink is None else total + np.exp((sink - self.finite(m)).astype(np.float32))
 
 
-class TestSinkNotInLse(TestCorrect):
+class TestSinkNotInLse(Forward):
     def start(self, shape, sink):
         return super().start(shape, None)
 
@@ -265,17 +277,17 @@ class TestSinkNotInLse(TestCorrect):
         return total
 
 
-class TestLastKeyDropped(TestCorrect):
+class TestLastKeyDropped(Forward):
     def last(self, S):
         return max(S - 1, min(S, 1))
 
 
-class TestPaddedKeysTakeWeight(TestCorrect):  # a tile's padding has score 0
+class TestPaddedKeysTakeWeight(Forward):  # a tile's padding has score 0
     def end(self, total, m, sink):
         return total + np.exp(-self.finite(m)) * (total > 0)
 
 
-class TestInfinityIsFiftyThousand(TestCorrect):
+class TestInfinityIsFiftyThousand(Forward):
     def larger(self, m, s):
         return np.maximum(super().larger(m, s), -5e4)
 
@@ -287,32 +299,32 @@ class TestInfinityIsFiftyThousand(TestCorrect):
 # -- results
 
 
-class TestLseOfEmptyRowPlusInfinity(TestCorrect):  # flash-attention
+class TestLseOfEmptyRowPlusInfinity(Forward):  # flash-attention
     def log(self, m, total):
         return np.where(total == 0, INF, super().log(m, total))
 
 
-class TestLseOfEmptyRowZero(TestCorrect):  # PyTorch on the CPU
+class TestLseOfEmptyRowZero(Forward):  # PyTorch on the CPU
     def log(self, m, total):
         return np.where(total == 0, 0, super().log(m, total))
 
 
-class TestLseInBaseTwo(TestCorrect):  # flashinfer
+class TestLseInBaseTwo(Forward):  # flashinfer
     def log(self, m, total):
         return super().log(m, total) / np.log(2)
 
 
-class TestEmptyRowIsNan(TestCorrect):  # softmax of a row of -inf
+class TestEmptyRowIsNan(Forward):  # softmax of a row of -inf
     def result(self, out, m, total):
         return out / total
 
 
-class TestNanToZero(TestCorrect):  # TransformerLens
+class TestNanToZero(Forward):  # TransformerLens
     def result(self, out, m, total):
         return np.nan_to_num(super().result(out, m, total), nan=0.0, posinf=INF, neginf=-INF)
 
 
-class TestZeroTimesInfinity(TestCorrect):
+class TestZeroTimesInfinity(Forward):
     def values(self, p, seen, v):
         return p @ v
 
@@ -320,18 +332,18 @@ class TestZeroTimesInfinity(TestCorrect):
 # -- sizes
 
 
-class TestHeadsTiled(TestCorrect):
+class TestHeadsTiled(Forward):
     def heads(self, x, H):
         tiles = (1,) * (x.ndim - 3) + (H // x.shape[-3], 1, 1)
         return np.tile(x, tiles)
 
 
-class TestScaledByE(TestCorrect):
+class TestScaledByE(Forward):
     def factor(self, D, E):
         return E**-0.5
 
 
-class TestNotScaled(TestCorrect):
+class TestNotScaled(Forward):
     def factor(self, D, E):
         return 1.0
 
@@ -339,7 +351,7 @@ class TestNotScaled(TestCorrect):
 # -- gradients
 
 
-class TestGradientHeadsTiled(TestCorrect):
+class TestGradientHeadsTiled(Backward):
     def by_group(self, x, shape):
         if len(shape) < 3 or x.shape[-3] == shape[-3]:
             return x
@@ -347,33 +359,33 @@ class TestGradientHeadsTiled(TestCorrect):
         return x.reshape(*x.shape[:-3], x.shape[-3] // groups, groups, *x.shape[-2:]).sum(-4)
 
 
-class TestCapHasSlopeOne(TestCorrect):
+class TestCapHasSlopeOne(Backward):
     def slope(self, s, softcap):
         return 1.0
 
 
-class TestKeyGradientNotScaled(TestCorrect):
+class TestKeyGradientNotScaled(Backward):
     def key_scale(self, scale):
         return 1.0
 
 
-class TestGradientOfHiddenIsNan(TestCorrect):  # 0 * (NaN - delta)
+class TestGradientOfHiddenIsNan(Backward):  # 0 * (NaN - delta)
     def touched(self, ds, seen):
         return ds
 
 
-class TestSinkLeftOutOfDelta(TestCorrect):  # as if the weights summed to 1
+class TestSinkLeftOutOfDelta(Backward):  # as if the weights summed to 1
     def delta(self, dout, out, p):
         share = p.sum(-1, keepdims=True)
         return super().delta(dout, out, p) / np.where(share == 0, 1, share)
 
 
-class TestSinkGradientOfTheWrongSign(TestCorrect):
+class TestSinkGradientOfTheWrongSign(Backward):
     def sink_share(self, sink, lse):
         return -super().sink_share(sink, lse)
 
 
-class TestGradientZeroTimesInfinity(TestCorrect):
+class TestGradientZeroTimesInfinity(Backward):
     def gradients(self, *args, **options):
         self.values = lambda p, seen, v: p @ v
         return super().gradients(*args, **options)
