@@ -16,7 +16,7 @@ import numpy as np
 try:
     import jax
 except ImportError:
-    raise ImportError("clearhead.jax needs JAX: pip install 'clearhead[jax]'") from None
+    raise ImportError("clearhead.jax needs JAX: pip install 'clearhead[jax]'", name="jax") from None
 
 import jax.numpy as jnp
 

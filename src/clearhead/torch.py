@@ -16,7 +16,9 @@ from typing import Any
 try:
     import torch
 except ImportError:
-    raise ImportError("clearhead.torch needs PyTorch: pip install 'clearhead[torch]'") from None
+    raise ImportError(
+        "clearhead.torch needs PyTorch: pip install 'clearhead[torch]'", name="torch"
+    ) from None
 
 from torch import Tensor
 
