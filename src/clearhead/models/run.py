@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..biases import Bias
 from ..maps import AttentionMap
-from ..masks import documents
+from ..masks import Mask, documents
 from .tokens import Token, Word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from .certificate import Certificate, Proof
+    from .heads import HeadTable
+    from .segments import SegmentReading, Segments
 
 _Floats = NDArray[np.float32]
 _GIB = 1 << 30
@@ -36,11 +41,28 @@ class Link:
 
 
 class LayerState(NamedTuple):
-    """Of one layer: q and k (H, T, D) float32, lse (H, T) float64."""
+    """Of one layer: q (H, T, D), k (G, S, D), lse (H, T), and what else made its scores.
+
+    lse   float64 where it was computed so: a weight is as good as its lse
+    sink  (H,) the logits that took weight and carried no value; they are counted in lse already
+    """
 
     q: NDArray[Any]
     k: NDArray[Any]
     lse: NDArray[Any]
+    mask: Mask | None = None
+    bias: Bias | NDArray[Any] | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sink: NDArray[Any] | None = None
+
+
+class Reading(NamedTuple):
+    """A text with its tokens and words."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    words: tuple[Word, ...]
 
 
 class AttentionRun:
@@ -53,6 +75,11 @@ class AttentionRun:
     layers   q, k and lse of each layer
     starts   where each window begins in `tokens`; (0,) if the text was read in one
     notes    what a reader of the run must know: that the text was cut, or read in windows
+    keys     what is read, where that is not what reads: of cross-attention, or of a recording that
+             began within a text; a `Reading` of its own text, tokens and words
+    layer_numbers, head_numbers
+             what the model calls the layers and heads that are here; all of them if None
+    proofs   what is known of each layer (models/certificate.py)
 
     >>> run = ch.read("The animal crossed the road because it was tired.")
     >>> run
@@ -69,11 +96,19 @@ class AttentionRun:
         *,
         starts: Sequence[int] = (0,),
         notes: Sequence[str] = (),
+        keys: "Reading | None" = None,
+        layer_numbers: Sequence[int] | None = None,
+        head_numbers: Sequence[int] | None = None,
+        proofs: "Sequence[Proof]" = (),
     ) -> None:
         self.model, self.text = model, text
         self.tokens, self.words = tuple(tokens), tuple(words)
         self.layers, self.starts, self.notes = tuple(layers), tuple(starts), tuple(notes)
-        self._word_of = np.array([token.word for token in self.tokens])
+        self.keys = Reading(text, self.tokens, self.words) if keys is None else keys
+        self.layer_numbers = tuple(range(len(layers)) if layer_numbers is None else layer_numbers)
+        heads = range(self.num_heads) if head_numbers is None else head_numbers
+        self.head_numbers, self.proofs = tuple(heads), tuple(proofs)
+        self._word_of = np.array([token.word for token in self.keys.tokens])
 
     @property
     def num_layers(self) -> int:
@@ -91,20 +126,20 @@ class AttentionRun:
         return f"AttentionRun({self.model!r}, {sizes})"
 
     def map(self, layer: int) -> AttentionMap:
-        """The weights of one layer, (H, T, T), computed as they are indexed.
+        """The weights of one layer, (H, T, S), computed as they are indexed.
 
         Raises `ValueError` for a layer that the run does not have; -1 is the last.
         """
-        q, k, lse = self.layers[_number("layer", layer, self.num_layers)]
-        mask = None
+        q, k, lse, mask, bias, scale, softcap, _ = self.layers[
+            _number("layer", layer, self.num_layers)
+        ]
         if len(self.starts) > 1:  # a token sees its own window
             mask = documents(np.searchsorted(self.starts, np.arange(len(self.tokens)), "right"))
-        return AttentionMap(q, k, lse, mask=mask)
+        return AttentionMap(q, k, lse, mask=mask, bias=bias, scale=scale, softcap=softcap)
 
     def weights(self, *, max_bytes: int = _GIB) -> _Floats:
-        """Every weight, (L, H, T, T) float32. Raises `ValueError` above `max_bytes`."""
-        T = len(self.tokens)
-        shape = (self.num_layers, self.num_heads, T, T)
+        """Every weight, (L, H, T, S) float32. Raises `ValueError` above `max_bytes`."""
+        shape = (self.num_layers, self.num_heads, len(self.tokens), len(self.keys.tokens))
         _check_bytes("weights", shape, max_bytes, "take run.map(layer)[head, rows, columns]")
         out = np.empty(shape, np.float32)
         for layer in range(self.num_layers):
@@ -112,14 +147,14 @@ class AttentionRun:
         return out
 
     def word_weights(self, layer: int, *, max_bytes: int = _GIB) -> _Floats:
-        """How much each word read each word, (H, W, W) float32: row reads, column is read.
+        """How much each word read each word of `keys`, (H, W, V) float32: row reads, column is read.
 
         The keys of a word are summed and its queries averaged, so every row sums to 1.
         Raises `ValueError` for an unknown layer and above `max_bytes`.
         """
-        W = len(self.words)
-        _check_bytes("word_weights", (self.num_heads, W, W), max_bytes, "take run.links(word)")
-        out = np.zeros((self.num_heads, W, W), np.float32)
+        W, V = len(self.words), len(self.keys.words)
+        _check_bytes("word_weights", (self.num_heads, W, V), max_bytes, "take run.links(word)")
+        out = np.zeros((self.num_heads, W, V), np.float32)
         for sources, targets, block in self._word_rows(layer, range(W)):
             out[:, sources[:, None], targets] = block
         return out
@@ -161,17 +196,18 @@ class AttentionRun:
         """
         if top is not None and top < 0:
             raise ValueError(f"top: is {top}, must be at least 0")
-        is_special = np.array([one.special for one in self.words])
+        is_special = np.array([one.special for one in self.keys.words])
+        same_text = self.keys.words == self.words
         wanted = range(len(self.words)) if word is None else self.find(word)
         if word is None and not special:
-            wanted = [i for i in wanted if not is_special[i]]
+            wanted = [i for i in wanted if not self.words[i].special]
         best = np.empty((5, 0))  # layer, head, source, target, weight; a column for each link
         parts = [best]
         for layer in range(self.num_layers):
             for sources, targets, block in self._word_rows(layer, wanted):
                 if not special:
                     block[:, :, is_special[targets]] = -1  # left out
-                if not include_self:
+                if not include_self and same_text:
                     block[:, sources[:, None] == targets] = -1
                 least = 0 if top is None else _least(block, best, top)
                 head, row, column = np.nonzero(block >= least)
@@ -185,6 +221,71 @@ class AttentionRun:
             Link(int(layer), int(head), int(source), int(target), weight)
             for layer, head, source, target, weight in best.T.tolist()
         ]
+
+    def top(self, layer: int, head: int, count: int = 8) -> tuple[_Floats, NDArray[np.int64]]:
+        """The strongest keys of every query: weights (T, count) and their token indices.
+
+        A query that sees fewer has weight 0 and key -1 for the rest. Linear memory.
+        Raises `ValueError` for a layer, head or count that there is not.
+        """
+        from .answers import one_head
+
+        h = _number("head", head, self.num_heads)
+        seen = one_head(self.map(layer), h).observe(top=count)
+        return seen.top_weights[0], seen.top_keys[0]
+
+    def heads(self, *, near: int = 16) -> "HeadTable":
+        """What each head does (`clearhead.models.heads`): masses, distance, entropy, (L, H) each.
+
+        near  the window of `near`: keys at most near - 1 away, on both sides
+        """
+        from .answers import head_table
+
+        return head_table(self, near)
+
+    def group_by(self, segments: "Segments") -> "SegmentReading":
+        """How much each segment of the text read each other (`clearhead.models.segments`).
+
+        segments  {name: (start, end)} in characters of the text, {name: "a passage that is there
+                  once"}, or a marker such as "## " that begins each segment
+        """
+        from .segments import read_segments
+
+        return read_segments(self, segments)
+
+    def rollout_to(self, word: "str | int | slice") -> NDArray[np.float64]:
+        """What `word` is made of: (T,), for every token its share in the last layer's `word`.
+
+        word  as it is written, its index in `words`, or a slice of them; the mean of their tokens
+        See `clearhead.models.rollout` for the formula. Raises `ValueError` for cross-attention.
+        """
+        from .answers import rollout_to
+
+        return rollout_to(self, word)
+
+    def rollout_from(self, word: "str | int | slice") -> NDArray[np.float64]:
+        """What became of `word`: (T,), its share in every position of the last layer."""
+        from .answers import rollout_from
+
+        return rollout_from(self, word)
+
+    def mean(self, layers: Sequence[int] | None = None) -> _Floats:
+        """The mean weight over heads and layers, (T, S): sum_l sum_h A[l, h] / (L * H)."""
+        from .answers import summary
+
+        return summary(self, layers, largest=False)
+
+    def maximum(self, layers: Sequence[int] | None = None) -> _Floats:
+        """The largest weight of any head and layer, (T, S): max_l max_h A[l, h]."""
+        from .answers import summary
+
+        return summary(self, layers, largest=True)
+
+    def certificate(self) -> "Certificate":
+        """The proof that this is what the model computed (`clearhead.models.certificate`)."""
+        from .answers import certificate
+
+        return certificate(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run as one safetensors file (docs/format.md); all of it or nothing."""
@@ -213,13 +314,17 @@ class AttentionRun:
 
         Targets are the words of the sources' window: the others, they could not see.
         """
-        q, k, lse = self.layers[_number("layer", layer, self.num_layers)]
+        whole = self.map(layer)
         edges = [*self.starts, len(self.tokens)]
         window_of = np.searchsorted(self.starts, [self.words[w].tokens[0] for w in words], "right")
         for window in sorted(set(window_of.tolist())):
             begin, end = edges[window - 1], edges[window]
-            seen = slice(begin, end)
-            amap = AttentionMap(q[:, seen], k[:, seen], lse[:, seen])
+            amap = whole
+            if len(self.starts) > 1:  # of its window alone, which is much smaller than the text
+                at = slice(begin, end)
+                amap = AttentionMap(whole.q[:, at], whole.k[:, at], whole.lse[:, at])
+            else:
+                end = len(self.keys.tokens)
             own = self._word_of[begin:end]
             order = np.argsort(own, kind="stable")
             targets, firsts = np.unique(own[order], return_index=True)
