@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 pytest.register_assert_rewrite(
-    "chromium", "conformance", "gradient_conformance", "naive", "subject", "tiny_bert"
+    "chromium",
+    "conformance",
+    "gradient_conformance",
+    "naive",
+    "small_models",
+    "subject",
+    "tiny_bert",
 )
 
 

@@ -1,134 +1,27 @@
 """Recording Hugging Face models: what is kept is what eager attention says, and nothing changes."""
 
-import gc
 import threading
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+from small_models import (
+    CAUSAL,
+    MODELS,
+    NO_SDPA,
+    TWO_SIDED,
+    assert_same_weights,
+    build,
+    eager,
+    ids_of,
+    inputs_of,
+)
 
-import clearhead as ch
 from clearhead import hf
-from clearhead.models.certificate import spread
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
-GROUPED = SIZES | {"num_key_value_heads": 2, "head_dim": 8}
-BART = {
-    "vocab_size": 97,
-    "d_model": 32,
-    "encoder_ffn_dim": 37,
-    "decoder_ffn_dim": 37,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "max_position_embeddings": 40,
-}
-T5 = {
-    "vocab_size": 97,
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 37,
-    "num_layers": 2,
-    "num_heads": 4,
-    "decoder_start_token_id": 0,
-}
-VIT = {
-    "hidden_size": 32,
-    "intermediate_size": 37,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 16,
-    "patch_size": 4,
-}
-MODELS = {
-    "Llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
-    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SIZES | {"num_key_value_heads": 2}),
-    "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", GROUPED),
-    "Mistral": ("MistralForCausalLM", "MistralConfig", GROUPED | {"sliding_window": 5}),
-    "Gemma2": ("Gemma2ForCausalLM", "Gemma2Config", GROUPED | {"sliding_window": 5}),
-    "GPT-2": (
-        "GPT2LMHeadModel",
-        "GPT2Config",
-        {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40},
-    ),
-    "GPT-OSS": (
-        "GptOssForCausalLM",
-        "GptOssConfig",
-        GROUPED | {"sliding_window": 5, "num_local_experts": 2, "num_experts_per_tok": 1},
-    ),
-    "BERT": ("BertModel", "BertConfig", SIZES),
-    "RoBERTa": ("RobertaModel", "RobertaConfig", SIZES),
-    "DistilBERT": (
-        "DistilBertModel",
-        "DistilBertConfig",
-        {"vocab_size": 97, "dim": 32, "hidden_dim": 37, "n_layers": 2, "n_heads": 4},
-    ),
-    "ALBERT": ("AlbertModel", "AlbertConfig", SIZES | {"embedding_size": 16}),
-    "T5": ("T5ForConditionalGeneration", "T5Config", T5),
-    "BART": ("BartForConditionalGeneration", "BartConfig", BART),
-    "ViT": ("ViTModel", "ViTConfig", VIT),
-}
-NO_SDPA = (("Gemma2", "sdpa"), ("GPT-OSS", "sdpa"))  # transformers has none with caps or sinks
-CAUSAL = ("Llama", "Qwen2", "Qwen3", "Mistral", "Gemma2", "GPT-2", "GPT-OSS")
-TWO_SIDED = ("T5", "BART")
-
-
-def build(name, **changes):
-    model, config, sizes = MODELS[name]
-    torch.manual_seed(3)
-    made = getattr(transformers, model)(getattr(transformers, config)(**(sizes | changes)))
-    # Small models attend almost evenly; larger projections give maps with something to see.
-    for parameter in made.parameters():
-        if parameter.ndim == 2:
-            parameter.data *= 3
-    return made.eval()
-
-
-def ids_of(B, T, seed=0):
-    return torch.randint(5, 90, (B, T), generator=torch.Generator().manual_seed(seed))
-
-
-def inputs_of(name, B=1, T=13):
-    if name == "ViT":
-        generator = torch.Generator().manual_seed(0)
-        return {"pixel_values": torch.randn(B, 3, 16, 16, generator=generator)}
-    inputs = {"input_ids": ids_of(B, T)}
-    return inputs | ({"decoder_input_ids": ids_of(B, 7, seed=1)} if name in TWO_SIDED else {})
-
-
-def eager(model, **inputs):
-    """What `output_attentions` gives, by part: of each layer an array (B, H, T, S)."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        out = model(**inputs, output_attentions=True)
-    model.set_attn_implementation(before)
-    names = {"self": "attentions", "encoder": "encoder_attentions"}
-    names |= {"decoder": "decoder_attentions", "cross": "cross_attentions"}
-    return {
-        part: [one.float().numpy() for one in out[name]]
-        for part, name in names.items()
-        if out.get(name)
-    }
-
-
-def assert_same_weights(run, layer, expected, rows=slice(None)):
-    """A recorded layer (H, T, S) is what eager attention says, to float32's own rounding."""
-    amap = run.map(layer)
-    rounding = spread(amap.q, amap.k, amap.scale)
-    assert rounding < 1e-3  # or this would prove little
-    np.testing.assert_allclose(amap[:, rows], expected[:, rows], rtol=0, atol=rounding)
 
 
 @pytest.mark.parametrize(
@@ -267,15 +160,6 @@ def test_several_calls_are_several_runs():
         recording.map(0)
 
 
-def test_layers_and_heads_choose_what_is_kept():
-    model, ids = build("Llama"), ids_of(1, 13)
-    with torch.no_grad(), hf.record(model, layers=[-1], heads=[1, 2]) as run:
-        model(ids)
-    expected = eager(model, input_ids=ids)["self"]
-    assert (run.layer_numbers, run.head_numbers) == ((1,), (1, 2))
-    assert_same_weights(run, 0, expected[1][0][[1, 2]])
-
-
 def test_layers_and_heads_that_there_are_not_are_refused():
     model = build("Llama")
     with pytest.raises(ValueError, match=r"layers: 2 is not one, the model has 0 to 1"):
@@ -289,49 +173,6 @@ def test_layers_and_heads_that_there_are_not_are_refused():
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral"])
-def test_stats_only_says_of_heads_what_the_whole_recording_says(name):
-    model, prompt = build(name), ids_of(1, 11)
-    options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    with hf.record(model) as whole:
-        model.generate(prompt, **options)
-    with hf.record(model, stats_only=True) as stats:
-        model.generate(prompt, **options)
-    for column, values in whole.heads().columns.items():
-        np.testing.assert_allclose(stats.heads().columns[column], values, atol=2e-5, err_msg=column)
-    for layer in range(2):
-        received = whole.map(layer)[...].sum(1)
-        np.testing.assert_allclose(stats.received(layer), received, atol=1e-5)
-    assert stats.certificate().holds
-
-
-def test_a_recording_in_a_folder_is_opened_from_its_files(tmp_path):
-    model, ids = build("Llama"), ids_of(2, 13)
-    with torch.no_grad(), hf.record(model, folder=tmp_path) as recording:
-        model(ids)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "text-0.safetensors",
-        "text-1.safetensors",
-    ]
-    expected = eager(model, input_ids=ids)["self"]
-    for text, run in enumerate(recording):
-        assert not run.layers[0].q.flags.owndata
-        for layer in range(2):
-            assert_same_weights(run, layer, expected[layer][text])
-        assert ch.load(tmp_path / f"text-{text}.safetensors").certificate().holds
-
-
-def test_too_large_a_recording_is_refused_before_it_is_taken():
-    model = build("Llama")
-    with (
-        pytest.raises(ValueError, match=r"fewer layers= or heads=, .*stats_only=True"),
-        torch.no_grad(),
-        hf.record(model, max_bytes=10_000),
-    ):
-        model(ids_of(1, 31))
-    with torch.no_grad():
-        model(ids_of(1, 31))  # and all is as it was
-
-
 def test_the_model_is_as_it_was_whatever_happens():
     model = build("Llama")
     asked = transformers.modeling_utils.AttentionInterface.get_interface
@@ -454,22 +295,3 @@ def test_packed_texts_do_not_read_each_other():
     amap = run.map(0)[...]
     expected = eager(model, input_ids=ids, position_ids=places)["self"]
     np.testing.assert_allclose(amap, expected[0][0], atol=2e-5)
-
-
-def test_fifty_texts_in_a_loop_leave_memory_flat():
-    import tracemalloc
-
-    model, sizes = build("BERT"), []
-    tracemalloc.start()
-    try:
-        for text in range(50):
-            with torch.no_grad(), hf.record(model) as run:
-                model(ids_of(1, 31, seed=text))
-            run.heads()
-            del run
-            gc.collect()
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    kept = 2 * (2 * 31 * 32 + 4 * 31) * 4  # bytes that one run holds
-    assert max(sizes[10:]) - min(sizes[10:]) < kept

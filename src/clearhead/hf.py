@@ -56,12 +56,12 @@ def record(
     folder      keep queries and keys on disk, as one .safetensors file for each run
     max_bytes   the most that the recording may keep; more is refused before it is taken
 
-    Yields a `Recording`, filled when the block ends: a sequence of `AttentionRun`s, which answers as
-    the only one itself where there is only one. Prompt and generated tokens are one run; each text
+    Yields a `Recording`, filled when the block ends: a sequence of `AttentionRun`s, which answers
+    as the only one itself where there is only one. Prompt and generated tokens are one run; each text
     of a batch is one, and encoder, decoder and cross-attention are one each.
 
-    Cost: copies of q and k, and one pass of attention a layer, to find lse and to prove that this is
-    the attention that the model computed (`run.certificate()`).
+    Cost: copies of q and k, and one pass of attention a layer, to find lse and to prove that this
+    is the attention that the model computed (`run.certificate()`).
     Raises  ValueError for a model that computes attention by itself, an implementation that cannot
     be recorded, layers that it does not have, a cache that was reordered (beam search), a recording
     of nothing, and for more than `max_bytes`. The model is as it was, whatever happens.
@@ -211,7 +211,7 @@ def _stand_down() -> None:
 
 
 def _get_interface(interface: Any, attn_implementation: Any, default: Any) -> Any:
-    """The function that a module gets for its question, with the recordings of this thread on it."""
+    """The function that a module gets for its question, overheard by this thread's recordings."""
     function = _answer(interface, attn_implementation, default)
     mine = [one for one in _listening if one.thread == threading.get_ident()]
     if not mine:
@@ -282,11 +282,11 @@ def _recordable(model: Any) -> dict[str, Any]:
         who = (
             f": {', '.join(alone)} computes"
             if alone
-            else " has no attention that asks; it computes"
+            else "; it computes"
         )
         raise ValueError(
-            f"model: {type(model).__name__} cannot be recorded{who} attention by itself, not through "
-            "transformers' AttentionInterface"
+            f"model: {type(model).__name__} cannot be recorded{who} attention by itself, not "
+            "through transformers' AttentionInterface"
         )
     return asks
 

@@ -166,7 +166,8 @@ def summary(
     shape = len(run.tokens), len(run.keys.tokens)
     if 4 * shape[0] * shape[1] > max_bytes:
         raise ValueError(
-            f"summary: {shape} takes {4 * shape[0] * shape[1]:,} bytes, max_bytes is {max_bytes:,}; "
+            f"summary: {shape} takes {4 * shape[0] * shape[1]:,} bytes, max_bytes is "
+            f"{max_bytes:,}; "
             "take run.map(layer).observe(pool=(R, C))"
         )
     out = np.zeros(shape, np.float32)

@@ -49,7 +49,7 @@ class Rows:
         """(T,) the queries that see nothing."""
         if self.cells is None:
             return np.asarray(self.last < 0)
-        return ~self.cells.any(-1).reshape(-1, len(self.last)).any(0)
+        return np.asarray(~self.cells.any(-1).reshape(-1, len(self.last)).any(0))
 
 
 def rows_of(seen: Bools, padding: Bools, blank: Bools) -> Rows:

@@ -249,7 +249,11 @@ class Capture:
                 )
             return
         before = k.shape[1] - 1 if cross else place - 1 - start
-        if layer.k.last is not None and 0 <= before < k.shape[1] and not np.array_equal(k[:, before], layer.k.last):
+        if (
+            layer.k.last is not None
+            and 0 <= before < k.shape[1]
+            and not np.array_equal(k[:, before], layer.k.last)
+        ):
             raise ValueError(
                 "record: the cache was reordered since the last token, as beam search does; "
                 "generate with num_beams=1"

@@ -139,7 +139,7 @@ Rule = tuple[Mask | None, str | None]
 
 
 def finished(layer: Layer, cache: dict[Any, Any]) -> tuple[LayerRecord, str | None]:
-    """The arrays and rules of a layer, and a note on its mask. `cache` shares rules among layers."""
+    """A layer's arrays and rules, and a note on its mask; `cache` shares rules among layers."""
     q, k = layer.q.array(), layer.k.array()
     lse = layer.lse.array()[..., 0]
     key = tuple(id(rows) for rows in layer.rows), layer.hidden.tobytes(), k.shape[1]

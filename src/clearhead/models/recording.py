@@ -187,10 +187,7 @@ def _run(capture: "Capture", text: Text) -> Any:
         keys = _spelled(capture, text.key_ids, padding)
     if padding.any():
         notes.append(f"{int(padding.sum())} of {len(padding)} keys are padding and read by nothing")
-    proofs = [
-        proof(layer, "", 0.0)
-        for layer in layers
-    ]
+    proofs = [proof(layer, "", 0.0) for layer in layers]
     return AttentionRun(
         capture.model,
         mine.text,

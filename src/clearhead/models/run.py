@@ -147,7 +147,7 @@ class AttentionRun:
         return out
 
     def word_weights(self, layer: int, *, max_bytes: int = _GIB) -> _Floats:
-        """How much each word read each word of `keys`, (H, W, V) float32: row reads, column is read.
+        """How much each word read each word of `keys`, (H, W, V) float32: row reads column.
 
         The keys of a word are summed and its queries averaged, so every row sums to 1.
         Raises `ValueError` for an unknown layer and above `max_bytes`.

@@ -63,7 +63,7 @@ class SegmentReading:
         )
 
     def to_text(self, width: int = 80) -> str:
-        """A table of `overall`: what each segment read, beside its share if reading were uniform."""
+        """A table of `overall`: what each segment read, beside its uniform share."""
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table
