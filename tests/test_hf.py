@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 
+from clearhead import hf
 from small_models import (
     CAUSAL,
     MODELS,
@@ -18,8 +19,6 @@ from small_models import (
     ids_of,
     inputs_of,
 )
-
-from clearhead import hf
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -172,7 +171,6 @@ def test_layers_and_heads_that_there_are_not_are_refused():
         model(ids_of(1, 5))
 
 
-@pytest.mark.parametrize("name", ["Llama", "Mistral"])
 def test_the_model_is_as_it_was_whatever_happens():
     model = build("Llama")
     asked = transformers.modeling_utils.AttentionInterface.get_interface

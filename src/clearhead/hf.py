@@ -56,8 +56,8 @@ def record(
     folder      keep queries and keys on disk, as one .safetensors file for each run
     max_bytes   the most that the recording may keep; more is refused before it is taken
 
-    Yields a `Recording`, filled when the block ends: a sequence of `AttentionRun`s, which answers
-    as the only one itself where there is only one. Prompt and generated tokens are one run; each text
+    Yields a `Recording`, filled when the block ends: a sequence of `AttentionRun`s that answers as
+    the only one itself where there is only one. Prompt and generated tokens are one run; each text
     of a batch is one, and encoder, decoder and cross-attention are one each.
 
     Cost: copies of q and k, and one pass of attention a layer, to find lse and to prove that this
@@ -279,11 +279,7 @@ def _recordable(model: Any) -> dict[str, Any]:
     asks = {name: module for name, module in model.named_modules() if _asks(type(module))}
     alone = sorted({type(m).__name__ for n, m in innermost.items() if n not in asks})
     if not asks:
-        who = (
-            f": {', '.join(alone)} computes"
-            if alone
-            else "; it computes"
-        )
+        who = f": {', '.join(alone)} computes" if alone else "; it computes"
         raise ValueError(
             f"model: {type(model).__name__} cannot be recorded{who} attention by itself, not "
             "through transformers' AttentionInterface"

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from .recordfile import Described, describe, is_plain, write
 from .tokens import Token, Word
 from .weights import CheckpointError, Tensors, json_object
 
 if TYPE_CHECKING:
-    from .run import AttentionRun
+    from .run import AttentionRun, LayerState
 
-_KEY, _VERSION = "clearhead.run", 1
+_KEY = "clearhead.run"
+_PLAIN, _RECORDED = 1, 2  # the versions: what `read` makes, and what a recording adds
 _MAX_HEADER_BYTES = 90_000_000  # safetensors allows 100,000,000, the tensors' entries included
 _LAYER = ("q", "k", "lse")
 
@@ -28,16 +31,19 @@ def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
     Raises `OSError` if it cannot be written, `ValueError` if its tokens are too many for a header.
     """
     path = Path(path)
+    plain = is_plain(run)
+    record, more = ({}, {}) if plain else describe(run)
     header = json.dumps(
         {
-            "version": _VERSION,
+            "version": _PLAIN if plain else _RECORDED,
             "model": run.model,
             "text": run.text,
             "tokens": [[t.id, t.raw, t.start, t.end, t.word, t.special] for t in run.tokens],
             "words": [[w.start, w.end, w.tokens, w.special] for w in run.words],
             "starts": run.starts,
             "notes": run.notes,
-        },
+        }
+        | ({} if plain else {"record": record}),
         ensure_ascii=False,
         separators=(",", ":"),
     )
@@ -46,19 +52,23 @@ def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
         raise ValueError(
             f"{path}: text and tokens take {size:,} bytes, a header holds {_MAX_HEADER_BYTES:,}"
         )
-    tensors = {
-        f"layers.{i}.{name}": np.ascontiguousarray(array)
+    tensors = more | {
+        f"layers.{i}.{name}": np.ascontiguousarray(array) if plain else array
         for i, layer in enumerate(run.layers)
-        for name, array in zip(_LAYER, layer, strict=True)
+        for name, array in zip(_LAYER, layer[:3], strict=True)
     }
-    handle, partial = mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, unfinished = mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     try:
-        save_file(tensors, partial, {_KEY: header})  # one key: the same bytes every time
-        os.chmod(partial, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
-        os.replace(partial, path)
+        if plain:
+            save_file(tensors, unfinished, {_KEY: header})  # one key: the same bytes every time
+        else:
+            with open(unfinished, "wb") as file:
+                write(file, tensors, {_KEY: header})
+        os.chmod(unfinished, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
+        os.replace(unfinished, path)
     except BaseException as error:
-        os.unlink(partial)
+        os.unlink(unfinished)
         if isinstance(error, Exception) and not isinstance(error, OSError):
             raise OSError(f"{path}: cannot be written: {error}") from None  # SafetensorError
         raise
@@ -74,7 +84,7 @@ def load(path: str | os.PathLike[str]) -> "AttentionRun":
     >>> ch.load("run.safetensors").links("it") == run.links("it")
     True
     """
-    from .run import AttentionRun, LayerState
+    from .run import AttentionRun, LayerState, Reading
 
     path = Path(path)
     file = Tensors(path)
@@ -82,8 +92,44 @@ def load(path: str | os.PathLike[str]) -> "AttentionRun":
         _refuse(path, f"is not a run; its metadata hold no {_KEY}")
     header = json_object(path, file.metadata[_KEY].encode("utf-8", "surrogatepass"))
     version = header.get("version")
-    if type(version) is not int or version != _VERSION:
-        _refuse(path, f"is of version {version!r:.40}, this clearhead reads version {_VERSION}")
+    if type(version) is not int or version not in (_PLAIN, _RECORDED):
+        _refuse(path, f"is of version {version!r:.40}, this clearhead reads versions 1 and 2")
+    text, tokens, words = _reading(path, header)
+    starts = _list(path, header, "starts")
+    if not _rising(starts, len(tokens)):
+        _refuse(path, "starts: must rise from 0 and stay below the number of tokens")
+    notes = _list(path, header, "notes")
+    if not all(isinstance(note, str) for note in notes):
+        _refuse(path, "notes: must be texts")
+    model = _text(path, header, "model")
+    if version == _PLAIN:
+        layers = [LayerState(*arrays) for arrays in _layers(path, file, len(tokens))]
+        return AttentionRun(model, text, tokens, words, layers, starts=starts, notes=notes)
+    described = Described(header.get("record"), file, partial(_refuse, path))
+    given = described.record.get("keys")
+    if given is not None and not isinstance(given, dict):
+        _refuse(path, "keys: must be an object or null")
+    keys = None if given is None else Reading(*_reading(path, given))
+    S = len(tokens if keys is None else keys.tokens)
+    layers = _recorded_layers(path, file, described, len(tokens), S)
+    numbers = described.numbers("layer_numbers", len(layers))
+    return AttentionRun(
+        model,
+        text,
+        tokens,
+        words,
+        layers,
+        starts=starts,
+        notes=notes,
+        keys=keys,
+        layer_numbers=numbers,
+        head_numbers=described.numbers("head_numbers", layers[0].q.shape[0]),
+        proofs=described.proofs(numbers),
+    )
+
+
+def _reading(path: Path, header: dict[str, Any]) -> tuple[str, tuple[Token, ...], tuple[Word, ...]]:
+    """A text with its tokens and words, which must fit each other."""
     text = _text(path, header, "text")
     words = [_word(path, i, entry, text) for i, entry in enumerate(_list(path, header, "words"))]
     tokens = [
@@ -94,15 +140,33 @@ def load(path: str | os.PathLike[str]) -> "AttentionRun":
             _refuse(path, f"words[{i}]: its tokens are not tokens of that word")
         if word.special:
             words[i] = Word(tokens[word.tokens[0]].raw, word.start, word.end, word.tokens, True)
-    starts = _list(path, header, "starts")
-    if not _rising(starts, len(tokens)):
-        _refuse(path, "starts: must rise from 0 and stay below the number of tokens")
-    notes = _list(path, header, "notes")
-    if not all(isinstance(note, str) for note in notes):
-        _refuse(path, "notes: must be texts")
-    layers = [LayerState(*arrays) for arrays in _layers(path, file, len(tokens))]
-    model = _text(path, header, "model")
-    return AttentionRun(model, text, tokens, words, layers, starts=starts, notes=notes)
+    return text, tuple(tokens), tuple(words)
+
+
+def _recorded_layers(
+    path: Path, file: Mapping[str, NDArray[Any]], described: Described, T: int, S: int
+) -> "list[LayerState]":
+    """The layers of a recording: any float dtype, grouped keys, and rules."""
+    layers: list[LayerState] = []
+    while f"layers.{len(layers)}.q" in file:
+        at = len(layers)
+        names = [f"layers.{at}.{name}" for name in _LAYER]
+        if not set(names) <= set(file):
+            _refuse(path, f"layers.{at}: must have q, k and lse")
+        q, k, lse = (file[name] for name in names)
+        described.used |= set(names)
+        for name, array in zip(names, (q, k, lse), strict=True):
+            if array.dtype.kind not in "fV" or 0 in array.shape:
+                _refuse(path, f"{name}: is {array.dtype} {array.shape}, must be numbers")
+        if q.ndim != 3 or q.shape[1] != T or k.ndim != 3 or k.shape[1] != S or k.dtype != q.dtype:
+            shapes = f"q {q.dtype} {q.shape}, k {k.dtype} {k.shape}"
+            _refuse(path, f"layers.{at}: {shapes}, must be (H, {T}, D) and (G, {S}, D)")
+        layers.append(described.layer(at, q, k, lse))
+    if not layers or set(file) != described.used:
+        _refuse(path, "its tensors must be those of its layers, masks and biases")
+    if len({layer.q.shape[0] for layer in layers}) > 1:
+        _refuse(path, "layers: must all have the same number of heads")
+    return layers
 
 
 def _layers(

@@ -2,8 +2,8 @@
 
 import io
 import json
-from itertools import pairwise
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
