@@ -66,9 +66,9 @@ def record(
     be recorded, layers that it does not have, a cache that was reordered (beam search), a recording
     of nothing, and for more than `max_bytes`. The model is as it was, whatever happens.
 
-    >>> with clearhead.hf.record(model, tokenizer) as run:
-    ...     model.generate(**inputs, max_new_tokens=20)
-    >>> run.links("it", top=3)
+        with clearhead.hf.record(model, tokenizer) as run:
+            model.generate(**inputs, max_new_tokens=20)
+        run.links("it", top=3)
     """
     if not isinstance(model, PreTrainedModel):
         raise TypeError(f"model: {type(model).__name__}, must be a transformers PreTrainedModel")

@@ -294,13 +294,14 @@ class Capture:
         if shown is not None and shown.shape[1] == place + T:
             blank, new = ~shown[b, place:], ~shown[b, start:][known_keys:]
         elif seen is not None and (T > 1 or cross):
-            new = ~seen.any(axis=tuple(range(seen.ndim - 1)))[known_keys:]
+            new = ~np.asarray(seen.any(axis=tuple(range(seen.ndim - 1))))[known_keys:]
         padding = np.concatenate([old[:known_keys], new])
         if seen is None:
             padding[:] = False  # nothing hides it: then it is read like any other key
             rows = plain_rows(T, S, causal=call.causal, blank=blank)
         else:
-            padding &= ~seen[..., ~blank, :].any(axis=tuple(range(seen.ndim - 1)))
+            read: Bools = np.asarray(seen[..., ~blank, :].any(axis=tuple(range(seen.ndim - 1))))
+            padding &= ~read
             rows = rows_of(seen, padding, blank)
         new = padding[known_keys:]
         rule, _ = joined([rows], S, padding)

@@ -31,9 +31,11 @@ class SegmentReading:
     uniform  (L, N, N): the same if every query gave all keys that it sees the same
     counts   (N,) how many tokens each segment has
 
-    >>> reading = run.group_by({"question": (0, 40), "answer": (41, 90)})
-    >>> reading.overall()[reading.names.index("answer")]
-    array([...])
+    >>> reading = run.group_by({"event": "The animal crossed the road", "reason": "it was tired"})
+    >>> reading.names
+    ['event', 'reason', '(rest)']
+    >>> reading.overall()[1].sum().round(4)  # what the reason read, in all
+    np.float64(1.0)
     """
 
     def __init__(
