@@ -209,7 +209,7 @@ def trace(
     if h.v is not None:
         arguments, keywords = for_reference(last, h, options, size)
         out = reference.forward(*arguments, h.v, **keywords)[0]
-        steps += outputs(out, h, named[2], *_output_projection(out, W_O, b_O))
+        steps += outputs(out, h, named[2], X is not None, *_output_projection(out, W_O, b_O))
     made_trace = Trace(tuple(steps), title, notes, digits, highlight)
     if highlight is not None:
         made_trace.made_of(*highlight[:3], head=highlight[3] if len(highlight) > 3 else 0)

@@ -272,7 +272,9 @@ def softmax_steps(last: Step, h: Heads, o: Options, size: int | None) -> list[St
     ]  # fmt: skip
 
 
-def outputs(out: Array, h: Heads, values: str, W_O: Array | None, b_O: Array | None) -> list[Step]:
+def outputs(
+    out: Array, h: Heads, values: str, join: bool, W_O: Array | None, b_O: Array | None
+) -> list[Step]:
     """Weighted sum, concatenation of the heads, and the output projection, as far as there are."""
     columns = _dims(out.shape[2])
     steps = [
@@ -281,7 +283,7 @@ def outputs(out: Array, h: Heads, values: str, W_O: Array | None, b_O: Array | N
              "product", (("weights", "row"), (values, "column")))
     ]  # fmt: skip
     last = steps[0]
-    if len(out) > 1:
+    if len(out) > 1 and (join or W_O is not None):
         joined = out.transpose(1, 0, 2).reshape(1, out.shape[1], -1)
         last = Step("concatenation", "the heads' weighted sums, side by side",
                     "What the heads found, kept apart until W_O mixes it.", joined, h.queries,

@@ -65,3 +65,5 @@ document.addEventListener("keydown", (event) => {
   next.tabIndex = 0;
   next.focus();
 });
+
+document.documentElement.dataset.ready = "yes";
