@@ -71,6 +71,7 @@ CONFIGURATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no vocabulary": ({"vocab_size": None}, "vocab_size: is None"),
     "a wider middle": ({"intermediate_size": 41}, r"intermediate\.dense\.weight: is \(37, 15\)"),
     "more positions": ({"max_position_embeddings": 64}, r"position_embeddings\.weight: is"),
+    "hardly any positions": ({"max_position_embeddings": 2}, "is 2, must be at least 8"),
     "relative positions": (
         {"position_embedding_type": "relative_key"},
         "position_embedding_type: is 'relative_key', must be 'absolute'",

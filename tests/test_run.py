@@ -223,6 +223,18 @@ def test_megabytes_are_refused_or_cut_without_being_tokenized(
     assert ch.read("x" * 70_000 + " road", folder).words[-2].text == "road"  # long, yet 4 tokens
 
 
+def test_a_text_that_cannot_be_read_fetches_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_module, "resolve", lambda model: pytest.fail("fetched"))
+    with pytest.raises(ValueError, match="text: is empty"):
+        ch.read("")
+
+
+def test_a_folder_of_pickles_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ch.CheckpointError, match="holds only pickled weights"):
+        ch.read("the road", tmp_path)
+
+
 def test_window_and_cut_change_nothing_for_a_text_that_fits(
     run: ch.AttentionRun, folder: Path
 ) -> None:

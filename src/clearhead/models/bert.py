@@ -21,6 +21,7 @@ from ..ops import attention_with_lse
 from .weights import Checkpoint, CheckpointError, read_json
 
 _Floats = NDArray[np.float32]
+_FEWEST_TOKENS = 8  # room for special tokens and words between them
 _ROWS = 64  # of the feed-forward at a time: its temporaries stay in cache
 
 _BERT = {  # ours: theirs
@@ -78,8 +79,9 @@ class Bert:
     """
 
     def __init__(self, folder: Path) -> None:
-        config = read_json(folder / "config.json")
+        checkpoint = Checkpoint(folder)
         path = folder / "config.json"
+        config = read_json(path)
         family = config.get("model_type")
         if not isinstance(family, str) or family not in _NAMES:
             known = ", ".join(_NAMES)
@@ -95,12 +97,14 @@ class Bert:
         self.head_size = channels // self.num_heads
         self._epsilon = _epsilon(path, config)
         self._activate = _activation(path, config.get(names["act"], "gelu"))
-        checkpoint = Checkpoint(folder)
         prefix = f"{family}." if f"{family}.embeddings.word_embeddings.weight" in checkpoint else ""
         positions = _size(path, config, "max_position_embeddings")
         # RoBERTa numbers positions from the one after its padding token's id.
         self._first = 1 + _size(path, config, "pad_token_id", 1) if family == "roberta" else 0
         self.max_tokens = positions - self._first
+        if self.max_tokens < _FEWEST_TOKENS:
+            fewest = _FEWEST_TOKENS + self._first
+            _refuse(path, f"max_position_embeddings: is {positions}, must be at least {fewest}")
         self.vocab_size = _size(path, config, "vocab_size")
 
         def table(name: str, rows: int) -> _Floats:

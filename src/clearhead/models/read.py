@@ -49,10 +49,10 @@ def read(
         raise ValueError(
             "window, cut: are both True; a long text can be read whole or cut, not both"
         )
-    folder = resolve(model)
-    tokenizer = open_tokenizer(folder)
     check_text(text)
+    folder = resolve(model)
     bert = Bert(folder)
+    tokenizer = open_tokenizer(folder)
     whole = len(text)
     if not window:
         text = _opening(tokenizer, text, 2 * bert.max_tokens)

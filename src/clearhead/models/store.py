@@ -81,7 +81,8 @@ def fetch(name: str = DEFAULT) -> Path:
             if not folder.is_dir():  # another process may have fetched it while we waited
                 _install(folder)
     except OSError as error:
-        raise OSError(f"{name}: cannot be stored in {home}: {_reason(error)}") from None
+        where = f"cannot be stored in {home}: " if error.strerror else ""  # the system's, or ours
+        raise OSError(f"{name}: {where}{_reason(error)}") from None
     return folder
 
 
@@ -160,7 +161,7 @@ def _install(folder: Path) -> None:
     free = shutil.disk_usage(home).free
     if free < _NEEDED_BYTES:
         need = f"{_NEEDED_BYTES / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free"
-        raise OSError(f"the disk is full: {need}")
+        raise OSError(f"the disk that holds {home} is full: {need}")
     work = Path(mkdtemp(prefix=_UNFINISHED, dir=home))
     try:
         wheel = _download(work)
