@@ -7,16 +7,13 @@ the program that the core runs (clearhead.Mask.lower), which depends on T and S.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
 
 import clearhead
-
-from ._arrays import to_numpy
 
 
 class _Lowered(clearhead.Mask):
@@ -40,8 +37,11 @@ class _Lowered(clearhead.Mask):
 class _LoweredBias(clearhead.Bias):
     """A bias lowered, and checked, before; or an array whose gradient is not asked for."""
 
-    def __init__(self, kind: str, array: Any, reach: int) -> None:
-        bits = array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array
+    def __init__(self, kind: str, array: Tensor, reach: int) -> None:
+        if array.dtype == torch.bfloat16:  # the core takes its bits
+            bits = array.view(torch.int16).numpy().view(np.uint16)
+        else:
+            bits = array.numpy()
         self.lowered = kind, bits, reach
 
     def lower(self) -> Any:
@@ -69,33 +69,22 @@ def _options(
     scale: float | None,
     softcap: float | None,
 ) -> dict[str, Any]:
-    """The operator's options as keywords of `clearhead.attention`, arrays of NumPy."""
-    arrays = [_array("mask", x) for x in mask_arrays]
+    """The operator's options as keywords of `clearhead.attention`."""
     mask: Any = None
     if mask_kinds == "tensor":
-        mask = arrays[0]
+        mask = mask_arrays[0]
     elif mask_kinds:
-        mask = _Lowered(mask_kinds, mask_numbers, arrays)
-    rule: Any = None if bias is None else _array("bias", bias)
+        mask = _Lowered(mask_kinds, mask_numbers, [x.numpy() for x in mask_arrays])
+    added: Any = None if bias is None else bias.detach()
     if bias_kind:
-        rule = _LoweredBias(bias_kind, rule, bias_reach)
+        added = _LoweredBias(bias_kind, added, bias_reach)
     return {
         "mask": mask,
-        "bias": rule,
+        "bias": added,
         "scale": scale,
         "softcap": softcap,
-        "sink": None if sink is None else _array("sink", sink),
+        "sink": None if sink is None else sink.detach(),
     }
-
-
-def _array(name: str, x: Tensor) -> Any:
-    return to_numpy(name, x.detach())
-
-
-def _tensor(x: Any) -> Tensor:
-    if x.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(x)
 
 
 # The operator: what it computes, its shapes, its gradient, its batching rule.
@@ -107,9 +96,9 @@ def _tensor(x: Any) -> Tensor:
     schema=f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)",
 )
 def _attention(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-    arrays = (_array(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
+    arrays: Any = (q.detach(), k.detach(), v.detach())
     out, lse = clearhead.attention_with_lse(*arrays, **_options(*options))
-    return _tensor(out), _tensor(lse)
+    return cast(Tensor, out), cast(Tensor, lse)
 
 
 def _result_shapes(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
@@ -136,11 +125,11 @@ def _attention_grad(
 ) -> tuple[Tensor, ...]:
     *options_, want_bias = options
     keywords = _options(*options_)
-    if not want_bias and isinstance(keywords["bias"], np.ndarray):
+    if not want_bias and isinstance(keywords["bias"], Tensor):
         keywords["bias"] = _LoweredBias("array", keywords["bias"], 0)
-    arrays = [_array("dout", x) for x in (dout, q, k, v, out, lse)]
-    found = clearhead.attention_grad(*arrays, **keywords)
-    return tuple(q.new_empty(0) if x is None else _tensor(x) for x in found)
+    arrays: Any = [x.detach() for x in (dout, q, k, v, out, lse)]
+    found: Any = clearhead.attention_grad(*arrays, **keywords)
+    return tuple(q.new_empty(0) if x is None else x for x in found)
 
 
 def _gradient_shapes(*args: Any) -> tuple[Tensor, ...]:
