@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .worked import why
     from .worked.check import check, check_file
     from .worked.check_report import CheckReport
+    from .worked.cost import Cost, CostRow, cost
     from .worked.learn import Lesson, learn
     from .worked.trace import Trace, trace
     from .worked.vectors import Vectors, read_vectors
@@ -66,6 +67,8 @@ _HOME = {
     "Bias": "biases",
     "CheckReport": "worked.check_report",
     "CheckpointError": "models.weights",
+    "Cost": "worked.cost",
+    "CostRow": "worked.cost",
     "Gradients": "ops",
     "KeyValueCache": "cache",
     "Lesson": "worked.learn",
@@ -90,6 +93,7 @@ _HOME = {
     "available_isas": "ops",
     "blocks": "masks",
     "causal": "masks",
+    "cost": "worked.cost",
     "check": "worked.check",
     "check_file": "worked.check",
     "dilated": "masks",
@@ -122,6 +126,8 @@ __all__ = [
     "Bias",
     "CheckReport",
     "CheckpointError",
+    "Cost",
+    "CostRow",
     "Gradients",
     "KeyValueCache",
     "Lesson",
@@ -149,6 +155,7 @@ __all__ = [
     "causal",
     "check",
     "check_file",
+    "cost",
     "dilated",
     "documents",
     "first_keys",

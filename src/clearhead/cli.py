@@ -227,6 +227,35 @@ def _trace(
         print(path, file=sys.stderr)
 
 
+@app.command("cost")
+def _cost(
+    lengths: Annotated[list[int], typer.Argument(metavar="T...", help="Tokens of a text.")],
+    heads: Annotated[int, typer.Option(help="Attention heads of a layer.")] = 1,
+    layers: Annotated[int, typer.Option(help="Layers.")] = 1,
+    head_size: Annotated[int, typer.Option(help="Numbers of a query, key or value.")] = 64,
+    dtype: Annotated[str, typer.Option(help="float64, float32, float16, bfloat16.")] = "float32",
+    window: Annotated[int | None, typer.Option(help="Also a causal window of N keys.")] = None,
+    documents: Annotated[int | None, typer.Option(help="Also N documents packed into T.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The table as JSON.")] = False,
+) -> None:
+    """Count the cells, bytes and operations of attention over T tokens.
+
+    clearhead cost 512 8192 131072 --heads 12 --layers 12 --window 1024
+    """
+    from .worked.cost import cost
+
+    table = cost(
+        lengths,
+        heads=heads,
+        layers=layers,
+        head_size=head_size,
+        dtype=dtype,
+        window=window,
+        documents=documents,
+    )
+    print(table.to_json() if json else table)
+
+
 @app.command("check")
 def _check(
     file: Annotated[Path, typer.Argument(help="A Markdown article.")],
