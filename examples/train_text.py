@@ -23,10 +23,11 @@ from time import perf_counter
 
 import torch
 import torch.nn.functional as F
-from clearhead.torch import scaled_dot_product_attention
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
+
+from clearhead.torch import scaled_dot_product_attention
 
 Attend = Callable[..., Tensor]  # (q, k, v, is_causal=True) -> out, all (B, H, T, D)
 
