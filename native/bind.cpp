@@ -149,6 +149,20 @@ void set_mask(Problem& p, const std::optional<std::vector<MaskTuple>>& steps,
     p.mask = &program.emplace(std::move(ops), static_cast<int64_t>(p.lead.size()), p.S);
 }
 
+// The runs of keys for rows [t0, t0 + rows), as (end, 0 none, 1 some, 2 all).
+std::vector<std::tuple<int64_t, int>> mask_runs_py(const std::vector<MaskTuple>& steps, int64_t S,
+                                                   int64_t t0, int64_t rows) {
+    std::vector<MaskOp> ops;
+    for (const MaskTuple& step : steps) ops.push_back(mask_op(step, {}));
+    Mask mask(std::move(ops), 0, S);
+    Place at = {};
+    at.t0 = t0;
+    at.rows = rows;
+    std::vector<std::tuple<int64_t, int>> runs;
+    for (const Run& run : mask.runs(at)) runs.emplace_back(run.end, static_cast<int>(run.seen));
+    return runs;
+}
+
 // Asks Python, on the thread that called us, whether Ctrl-C was pressed.
 bool interrupted() {
     const nb::gil_scoped_acquire gil;
@@ -329,6 +343,9 @@ NB_MODULE(_native, m) {
                   "largest: Array | None, top: tuple[Array, Array] | None, "
                   "distance: Array | None, progress: Callable[[int, int], object] | None) -> None"),
           "Adds to the results that are wanted; native/observe.hpp says what they are.");
+    m.def("mask_runs", mask_runs_py, nb::arg("mask"), nb::arg("S"), nb::arg("t0"), nb::arg("rows"),
+          nb::sig("def mask_runs(mask: Sequence[MaskStep], S: int, t0: int, rows: int) -> "
+                  "list[tuple[int, int]]"));
     m.def(
         "multiply_adds",
         [](int64_t n) {

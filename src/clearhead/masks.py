@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from . import _native
+
 __all__ = [
     "Mask",
     "allowed",
@@ -102,6 +104,28 @@ class Mask:
             full = (*seen.shape[:-2], len(t), S)
             total += int(np.count_nonzero(np.broadcast_to(seen, full)))
         return total
+
+    def intervals(self, rows: range, T: int, S: int) -> list[tuple[int, int, bool]]:
+        """The stretches of keys that some query of `rows` sees: (start, stop, all of them).
+
+        What attention goes by: keys outside are never read, and only where the third is False is
+        each cell asked. A rule may call a stretch partly seen that turns out empty, never the
+        reverse. Arrays with leading axes are asked at their first entry.
+
+        >>> causal().intervals(range(2, 4), 8, 8)
+        [(0, 3, True), (3, 4, False)]
+        """
+        T, S = _whole("T", T, 0), _whole("S", S, 0)
+        if not isinstance(rows, range) or rows.step != 1 or not 0 <= rows.start < rows.stop <= T:
+            raise ValueError(f"rows: is {rows!r}, must be a range(start, stop) within range({T})")
+        self.check(T, S)
+        runs = _native.mask_runs(self.lower(T, S), S, rows.start, len(rows)) if S else []
+        starts = [0, *(end for end, _ in runs)]
+        return [
+            (start, end, seen == 2)
+            for start, (end, seen) in zip(starts, runs, strict=False)
+            if seen
+        ]
 
     # What each kind of mask defines.
 
