@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -448,3 +449,60 @@ def test_an_interval_holds_every_value_of_its_operands():
         assert (value >= low - 1e-12).all() and (value <= high + 1e-12).all()
         widest = np.maximum(widest, np.abs(value - softmax(Q @ K.T)))
     assert (widest > 0.2 * (high - low)).all()  # not so wide that it says nothing
+
+
+def test_a_caption_is_the_last_sentence_before_a_block():
+    scores = np.round(Q @ K.T, 2)
+    text = (
+        fenced("scores", scores)
+        + f"As above. Scaled (scores / √2):\n\n```\n{rows(scores / 2**0.5)}\n```\n"
+    )
+    report = ch.check(text)
+    assert [(c.name, c.formula) for c in report.claims] == [("Scaled", "scores / sqrt(2)")]
+    assert report.findings == ()
+
+
+GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden" / "articles.json"
+
+
+@pytest.mark.skipif(
+    not GOLDEN.is_file(),
+    reason="the articles' numbers (shared/golden/articles.json) are not beside this checkout",
+)
+def test_the_articles_own_example_and_its_known_misprint():
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    example = {k: np.array(v) for k, v in golden["worked_example"].items() if k != "note"}
+    for misprint in (False, True):
+        scores = example["scores_right"].copy()
+        if misprint:
+            scores[1, 0] = 1.78
+        report = ch.check(
+            f"```\n# Q (4 tokens x 2 dims)\n{rows(example['Q'], 1)}\nx\n# K^T (2 dims x 4 tokens)\n"
+            f"{rows(example['K_transposed'], 1)}\n=\n# Scores\n{rows(scores)}\n```\n"
+        )
+        assert [c.right for c in report.claims] == [16 - misprint]
+        assert cells(report, "wrong") == ([("Scores", 2, 1)] if misprint else [])
+        assert [f.should_be for f in report.findings] == (["0.78"] if misprint else [])
+    single = golden["single_head_numpy"]
+    text = "".join(f"{name}:\n{numpy_text(np.array(single[name]))}\n\n" for name in "QKV")
+    text += f"Attention weights:\n{numpy_text(np.array(single['A']))}\n\n"
+    text += f"Output:\n{numpy_text(np.array(single['Y']))}\n"
+    report = ch.check(text)
+    assert report.findings == ()
+    assert [c.formula for c in report.claims] == [
+        "softmax(Q x K^T / sqrt(3))", "Attention weights x V",
+    ]  # fmt: skip
+    saturation = golden["saturation"]
+    for scale in ("", "_times_8"):
+        left, right = saturation[f"scores{scale}"], saturation[f"softmax{scale}"]
+        assert ch.check(f"softmax({left}) = {right}").ok
+
+
+def test_the_example_finds_its_own_misprint(capsys):
+    source = Path(__file__).parents[1] / "examples" / "check_article.py"
+    names = {"__name__": "example"}
+    exec(compile(source.read_text(encoding="utf-8"), str(source), "exec"), names)
+    assert names["main"](["--tokens", "5", "--size", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "scores, row 2, column 1: printed" in out
+    assert "corrected.md: 90 cells" in out and "checked: 0 wrong, 0 inherited" in out

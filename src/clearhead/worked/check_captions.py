@@ -43,6 +43,7 @@ class Caption:
 def read_caption(text: str) -> Caption:
     """Take a caption apart; an empty one gives an empty name."""
     plain = _FRONT.sub("", text[:200], count=1).strip().rstrip(":.*_`$ ").strip()
+    plain = re.split(r"(?<=[a-z\d)][.!?])\s+(?=[A-Z])", plain)[-1]  # its last sentence
     found = _SIZE.search(plain)
     size = (int(found[1]), int(found[2])) if found else None
     if found:
