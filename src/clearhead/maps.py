@@ -112,7 +112,8 @@ class AttentionMap:
         mask = "" if self.mask is None else f", mask={_brief(self.mask)}"
         bad = self.nan_rows()
         where = tuple(int(i) for i in bad[0]) if len(bad) else ()
-        nan = f", NaN in {len(bad)} rows, the first at {where}" if len(bad) else ""
+        rows = "1 row" if len(bad) == 1 else f"{len(bad)} rows"
+        nan = f", NaN in {rows}, the first at {where}" if len(bad) else ""
         return f"AttentionMap({sizes}, D={self.q.shape[-1]}, {self.dtype}{mask}{nan})"
 
     def nan_rows(self) -> NDArray[np.intp]:
