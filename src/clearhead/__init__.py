@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         prefix,
         window,
     )
+    from .models.given import from_weights
     from .models.read import read
     from .models.run import AttentionRun, Link
     from .models.runfile import load
@@ -99,6 +100,7 @@ _HOME = {
     "dilated": "masks",
     "documents": "masks",
     "first_keys": "masks",
+    "from_weights": "models.given",
     "isa": "ops",
     "kernel_regression": "regression",
     "learn": "worked.learn",
@@ -159,6 +161,7 @@ __all__ = [
     "dilated",
     "documents",
     "first_keys",
+    "from_weights",
     "isa",
     "kernel_regression",
     "learn",

@@ -102,6 +102,7 @@ def one_head(amap: AttentionMap, h: int) -> AttentionMap:
         bias=_bias_of_head(bias, h),
         scale=amap.scale,
         softcap=amap.softcap,
+        sink=None if amap.sink is None else np.broadcast_to(amap.sink, (H,))[h : h + 1],
     )
 
 
@@ -186,6 +187,7 @@ def certificate(run: "AttentionRun") -> Certificate:
     proofs = []
     for layer in range(run.num_layers):
         amap, state = run.map(layer), run.layers[layer]
+        off, blank = row_deviation(amap, state.sink)
         known = run.proofs[layer] if run.proofs else None
         proofs.append(
             Proof(
@@ -193,12 +195,8 @@ def certificate(run: "AttentionRun") -> Certificate:
                 backend="clearhead" if known is None else known.backend,
                 applied=applied_as(amap, state.sink),
                 rows=amap.shape[-2],
-                blank_rows=int(np.isneginf(amap.lse).all(0).sum())
-                if state.sink is None
-                else 0
-                if known is None
-                else known.blank_rows,
-                row_deviation=row_deviation(amap, state.sink),
+                blank_rows=blank,
+                row_deviation=off,
                 row_tolerance=spread(amap.q, amap.k, amap.scale),
                 out_difference=None if known is None else known.out_difference,
                 tolerance=0.0 if known is None else known.tolerance,

@@ -223,14 +223,19 @@ class Capture:
         if isinstance(bias, np.ndarray):
             bias = bias.astype(q.dtype)
         sink = None if layer.sink is None else layer.sink.astype(q.dtype)
-        options = {"mask": seen.rule, "scale": layer.scale, "softcap": layer.softcap, "bias": bias}
+        options: dict[str, Any] = {
+            "mask": seen.rule,
+            "scale": layer.scale,
+            "softcap": layer.softcap,
+            "bias": bias,
+        }
         out, lse = attention_with_lse(q, k, v, sink=sink, **options)
         self._compare(call, layer, b, heads, out, seen, (q, k, v))
         layer.rows.append(self._shared(frame, seen.rows, start))
         layer.added.append(seen.added)
         layer.padding.append(seen.padding)
         if self.wanted.stats_only:
-            amap = AttentionMap(q, k, lse, **options)
+            amap = AttentionMap(q, k, lse, sink=sink, **options)
             self._observe(amap, text, layer, start, cross)
             layer.k.last = k[:, -1].copy()
             return
@@ -341,6 +346,7 @@ class Capture:
         found = sums(amap, ids, special, starts=first, one_text=not cross)
         layer.sums = found if layer.sums is None else layer.sums + found
         received = amap.observe(received=True).received
+        assert received is not None
         H, S = received.shape
         total = np.zeros(
             (H, max(start + S, 0 if layer.received is None else layer.received.shape[1]))
@@ -349,7 +355,7 @@ class Capture:
             total[:, : layer.received.shape[1]] = layer.received
         total[:, start : start + S] += received
         layer.received = total
-        off = row_deviation(amap, layer.sink)
+        off, _ = row_deviation(amap, layer.sink)
         layer.row_deviation = max(off, layer.row_deviation or 0.0)
 
     def _check_room(self, call: Call, part: str) -> None:

@@ -99,8 +99,8 @@ class Certificate(Sequence[Proof]):
         return f"Certificate({len(self)} layers, {verdict})"
 
 
-def row_deviation(amap: AttentionMap, sink: NDArray[Any] | None = None) -> float:
-    """The largest |row sum - 1| of a map (H, T, S), rows that see nothing aside.
+def row_deviation(amap: AttentionMap, sink: NDArray[Any] | None = None) -> tuple[float, int]:
+    """The largest |row sum - 1| of a map (H, T, S), and how many rows see nothing in any head.
 
     sink  (H,): the share that went to it counts
     """
@@ -108,7 +108,7 @@ def row_deviation(amap: AttentionMap, sink: NDArray[Any] | None = None) -> float
     if sink is not None:
         total = total + np.exp(np.minimum(sink.astype(total.dtype)[:, None] - amap.lse, 0))
     off = np.abs(total - 1)[able]
-    return float(off.max(initial=0.0))
+    return float(off.max(initial=0.0)), int((~able.any(0)).sum())
 
 
 def spread(q: NDArray[Any], k: NDArray[Any], scale: float) -> float:

@@ -101,12 +101,13 @@ def sums(
             part, able = mass(amap, rule)
             at = COLUMNS.index(name)
             totals[at], counts[at] = part.sum(-1, dtype=np.float64), able.sum(-1)
-    sighted = ~np.isneginf(amap.lse)
+    _, sighted = mass(amap)
     at = COLUMNS.index("distance")
     if one_text:
         totals[at], counts[at] = _distance(amap).sum(-1), sighted.sum(-1)
     at = COLUMNS.index("entropy")
     entropy = amap.observe(entropy=True).entropy
+    assert entropy is not None
     totals[at], counts[at] = entropy.sum(-1, dtype=np.float64), sighted.sum(-1)
     return Sums(totals, counts)
 
@@ -232,8 +233,9 @@ class HeadTable:
             table.add_row(str(row["layer"]), str(row["head"]), *numbers)
         text = io.StringIO()
         Console(file=text, width=width, color_system=None).print(table)
-        note = f"mass in % of the queries that had such a key; near: within {self.window} tokens"
-        return f"{text.getvalue().rstrip()}\n{note}; - : there was none"
+        note = "Masses in %, means over the queries that had such a key to read; - : none had."
+        near = f"near: fewer than {self.window} tokens away. dist: mean distance in tokens."
+        return f"{text.getvalue().rstrip()}\n{note}\n{near}"
 
     def __str__(self) -> str:
         return self.to_text()

@@ -130,12 +130,14 @@ class AttentionRun:
 
         Raises `ValueError` for a layer that the run does not have; -1 is the last.
         """
-        q, k, lse, mask, bias, scale, softcap, _ = self.layers[
-            _number("layer", layer, self.num_layers)
-        ]
+        state = self.layers[_number("layer", layer, self.num_layers)]
+        q, k, lse, mask, bias, scale, softcap, sink = state
         if len(self.starts) > 1:  # a token sees its own window
             mask = documents(np.searchsorted(self.starts, np.arange(len(self.tokens)), "right"))
-        return AttentionMap(q, k, lse, mask=mask, bias=bias, scale=scale, softcap=softcap)
+        sink = None if sink is None else sink.astype(q.dtype, copy=False)
+        return AttentionMap(
+            q, k, lse, mask=mask, bias=bias, scale=scale, softcap=softcap, sink=sink
+        )
 
     def weights(self, *, max_bytes: int = _GIB) -> _Floats:
         """Every weight, (L, H, T, S) float32. Raises `ValueError` above `max_bytes`."""
@@ -232,6 +234,7 @@ class AttentionRun:
 
         h = _number("head", head, self.num_heads)
         seen = one_head(self.map(layer), h).observe(top=count)
+        assert seen.top_weights is not None and seen.top_keys is not None
         return seen.top_weights[0], seen.top_keys[0]
 
     def heads(self, *, near: int = 16) -> "HeadTable":

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..maps import AttentionMap
-from .mass import product
+from .mass import mass, product
 
 if TYPE_CHECKING:
     from .run import AttentionRun
@@ -158,7 +158,7 @@ def read_segments(run: "AttentionRun", segments: Segments) -> SegmentReading:
     weights, uniform = [], []
     for layer in range(run.num_layers):
         amap = run.map(layer)
-        sighted = ~np.isneginf(amap.lse)  # (H, T)
+        _, sighted = mass(amap)  # (H, T)
         weights.append(_by_row(product(amap, member)[0], of_row, sighted, len(names)))
         even = _even(amap)
         read = product(even, member)[0]

@@ -1,0 +1,139 @@
+"""Attention weights that somebody already has, as a run with all its methods."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .run import AttentionRun, LayerState, Reading
+from .spelling import numbered
+
+Array = NDArray[Any]
+
+_PATTERN = re.compile(r"blocks\.(\d+)\.attn\.hook_pattern")  # what TransformerLens calls weights
+
+
+def from_weights(
+    weights: Any,
+    tokens: Sequence[str],
+    *,
+    key_tokens: Sequence[str] | None = None,
+    model: str = "given",
+    sink: bool = False,
+) -> AttentionRun:
+    """A run made of attention weights: `links`, `heads`, `group_by`, `rollout_to`, `to_html`, ...
+
+    weights     one array (H, T, S) for each layer, as a sequence or one array (L, H, T, S); a batch
+                axis of 1 is dropped. So: the `output_attentions` of a Hugging Face model, or a
+                TransformerLens cache, of which the entries blocks.N.attn.hook_pattern are taken.
+                NumPy arrays, PyTorch tensors, or nested lists
+    tokens      T texts, one for each query
+    key_tokens  S texts, where the keys are others than the queries; None: they are `tokens`
+    model       what to call where they are from
+    sink        True: rows may sum to less than 1; the rest is what a sink took
+
+    Returns an `AttentionRun`. Its maps hold log(weights), L * H * T * S float32, so that a weight w
+    comes back to a relative 2e-7 * (1 + |log w|). A row of zeros is a query that sees nothing.
+    Raises  ValueError, TypeError: weights that are negative, not finite, or whose rows sum to
+    neither 1 nor 0, to 1e-4 (in 16 bits: 0.05); shapes that do not fit the tokens.
+
+    >>> weights = np.tril(np.ones((2, 4, 3, 3))) / np.arange(1, 4)[:, None]
+    >>> ch.from_weights(weights, ["to", "be", "or"]).links("or", top=1)
+    [Link(layer=0, head=0, source=2, target=0, weight=0.333...)]
+    """
+    layers = [_layer(name, array) for name, array in _named(weights)]
+    mine = _reading("tokens", tokens)
+    keys = None if key_tokens is None else _reading("key_tokens", key_tokens)
+    T, S = len(mine.tokens), len((mine if keys is None else keys).tokens)
+    heads = layers[0][1].shape[0]
+    for name, array, tolerance in layers:
+        if array.shape != (heads, T, S):
+            raise ValueError(f"{name}: shape is {array.shape}, must be (H, T, S) = {(heads, T, S)}")
+        _check_rows(name, array, tolerance, sink)
+    return AttentionRun(
+        model,
+        mine.text,
+        mine.tokens,
+        mine.words,
+        [_state(array) for _, array, _ in layers],
+        keys=keys,
+        notes=["made of given weights; which computation they are of is not known"],
+    )
+
+
+def _state(weights: Array) -> LayerState:
+    """Weights as scores: of queries and keys that are 0, all of a score is its bias."""
+    H, T, S = weights.shape
+    with np.errstate(divide="ignore"):
+        bias = np.log(weights, dtype=np.float32)
+    lse = np.where(weights.any(-1), 0.0, -np.inf)
+    return LayerState(
+        np.zeros((H, T, 1), np.float32), np.zeros((1, S, 1), np.float32), lse, bias=bias, scale=1.0
+    )
+
+
+def _named(weights: Any) -> list[tuple[str, Any]]:
+    """The layers, with what to call each in an error."""
+    if isinstance(weights, Mapping):
+        found = {int(m[1]): v for k, v in weights.items() if (m := _PATTERN.fullmatch(str(k)))}
+        if not found:
+            raise ValueError("weights: a mapping without blocks.N.attn.hook_pattern, must have it")
+        return [(f"weights[blocks.{n}.attn.hook_pattern]", found[n]) for n in sorted(found)]
+    if hasattr(weights, "items"):  # TransformerLens' ActivationCache is a mapping in all but name
+        return _named(dict(weights.items()))
+    count = len(weights)
+    if not count:
+        raise ValueError("weights: hold no layer, must hold one at least")
+    return [(f"weights[{i}]", weights[i]) for i in range(count)]
+
+
+def _layer(name: str, value: Any) -> tuple[str, Array, float]:
+    """(name, float32 array (H, T, S), how far a row may be from 1)."""
+    if value is None:
+        raise TypeError(f"{name}: is None, must be an array; attn_implementation='eager' gives one")
+    if hasattr(value, "detach"):  # PyTorch, whose bfloat16 NumPy does not know
+        value = value.detach().cpu()
+        half = value.element_size() == 2
+        array = np.asarray(value.float().numpy() if half else value.numpy())
+    else:
+        array = np.asarray(value)
+        half = array.itemsize == 2
+    if array.dtype.kind not in "fVi":
+        raise TypeError(f"{name}: dtype is {array.dtype}, must be real numbers")
+    if array.ndim == 4 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 3:
+        raise ValueError(f"{name}: shape is {array.shape}, must be (H, T, S) of one text")
+    return name, array.astype(np.float32, copy=False), 0.05 if half else 1e-4
+
+
+def _check_rows(name: str, weights: Array, tolerance: float, sink: bool) -> None:
+    """Head by head: finite, not negative, sums of 1 or 0."""
+    for h, one in enumerate(weights):
+        if not np.isfinite(one).all() or (one < 0).any():
+            bad = ~np.isfinite(one) | (one < 0)
+            t, s = (int(i) for i in np.argwhere(bad)[0])
+            what = f"is {one[t, s]} in head {h}, row {t}, key {s}"
+            raise ValueError(f"{name}: {what}, must be finite and not negative")
+        total = one.sum(-1, dtype=np.float64)
+        right = (np.abs(total - 1) <= tolerance) | (total == 0)
+        if sink:
+            right |= total < 1
+        if not right.all():
+            t = int(np.argmin(right))
+            hint = "" if sink or total[t] > 1 else "; sink=True if the rest went to a sink"
+            raise ValueError(
+                f"{name}: head {h}, row {t} sums to {total[t]:.4g}, must be 1, or 0{hint}"
+            )
+
+
+def _reading(name: str, tokens: Sequence[str]) -> Reading:
+    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        raise TypeError(f"{name}: must be a sequence of texts, one for each token")
+    if not len(tokens):
+        raise ValueError(f"{name}: are none, must be one at least")
+    kinds = {token: i for i, token in enumerate(dict.fromkeys(tokens))}
+    ids = [kinds[token] for token in tokens]
+    return Reading(*numbered(list(tokens), [False] * len(ids), ids))
