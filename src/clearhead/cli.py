@@ -87,6 +87,10 @@ def _map(
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write them as a table.")] = None,
     npz: Annotated[str | None, typer.Option(metavar="FILE", help="Write every weight.")] = None,
     save: Annotated[str | None, typer.Option(metavar="FILE", help="Save the run.")] = None,
+    segments: Annotated[
+        str | None,
+        typer.Option(metavar="MARKER", help="What segments that begin so read of each other."),
+    ] = None,
 ) -> None:
     """What a model's heads read in a text: the strongest links between words.
 
@@ -105,6 +109,10 @@ def _map(
     files = {option: path for option, path in asked.items() if path is not None}
     command.check_files(files, given)
     run = command.read_run(given, model=model, window=window, cut=cut)
+    if segments is not None:
+        from . import heads_command
+
+        return heads_command.segments(run, segments, files)
     heads = command.choose_heads(run, layer, head)
     units = (ranking.pieces if raw_tokens else ranking.words)(run, special=special)
     only = command.find_words(units, word)
@@ -124,6 +132,45 @@ def _map(
     )
     if "-" not in files.values():
         Console(highlight=False, soft_wrap=True).print(page, end="")
+
+
+@app.command("heads")
+def _heads(
+    given: Annotated[
+        str,
+        typer.Argument(metavar="RUN|TEXT|FILE|-", help="A saved run, a text, a file, or stdin."),
+    ],
+    sort: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Sort by it, largest first.")
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the first N.")] = None,
+    near: Annotated[int, typer.Option(min=1, metavar="N", help="The window of `near`.")] = 16,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A checkpoint folder, or a name.")
+    ] = None,
+    window: Annotated[
+        bool, typer.Option("--window", help="Read a long text in overlapping windows.")
+    ] = False,
+    cut: Annotated[bool, typer.Option("--cut", help="Cut a long text, and say so.")] = False,
+    json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the table.")] = None,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write the table.")] = None,
+    png: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write a picture of --sort, heads x layers.")
+    ] = None,
+) -> None:
+    """What each head does: how much it reads the previous token, the first, the same one earlier.
+
+    clearhead heads run.safetensors --sort induction --top 10
+
+    Columns: previous next self first special duplicate induction near distance entropy.
+    """
+    from . import heads_command, map_command
+
+    asked = dict(json=json, csv=csv, png=png)
+    files = {option: path for option, path in asked.items() if path is not None}
+    heads_command.check(files, given, sort)
+    run = map_command.read_run(given, model=model, window=window, cut=cut)
+    heads_command.heads(run.heads(near=near), files, sort=sort, top=top)
 
 
 @app.command("learn")

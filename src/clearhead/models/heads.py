@@ -22,7 +22,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,7 +192,7 @@ class HeadTable:
 
         Raises `ValueError` for a column that there is not.
         """
-        _check_column(column)
+        check_column(column)
         ranked = sorted(self, key=lambda h: (-getattr(h, column), h.layer, h.head))
         known = [h for h in ranked if not np.isnan(getattr(h, column))]
         return [*known, *(h for h in ranked if np.isnan(getattr(h, column)))][:count]
@@ -242,7 +242,7 @@ class HeadTable:
 
     def plot(self, column: str = "previous", ax: "Axes | None" = None) -> "Axes":
         """A picture of layers x heads, one cell a head; matplotlib, returns the axes."""
-        _check_column(column)
+        check_column(column)
         from matplotlib.figure import Figure
 
         values = self.columns[column]
@@ -263,11 +263,11 @@ class HeadTable:
         figure.colorbar(image, ax=ax, label=unit.get(column, f"mass on {column}"), shrink=0.8)
         return ax
 
-    def save_plot(self, path: str | os.PathLike[str], column: str = "previous") -> None:
-        """Write `plot(column)` as a PNG, or what the ending of `path` says."""
+    def save_plot(self, file: str | os.PathLike[str] | IO[bytes], column: str = "previous") -> None:
+        """Write `plot(column)` as a PNG, to a path or an open file."""
         figure = self.plot(column).get_figure()
         assert figure is not None
-        figure.savefig(path, dpi=150)  # type: ignore[union-attr]
+        figure.savefig(file, dpi=150, format="png")  # type: ignore[union-attr]
 
 
 def _number(name: str, value: float | None) -> str:
@@ -278,6 +278,7 @@ def _number(name: str, value: float | None) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
-def _check_column(column: str) -> None:
+def check_column(column: str) -> None:
+    """Raises `ValueError` unless this is one of `COLUMNS`."""
     if column not in COLUMNS:
         raise ValueError(f"column: is {column!r}, must be one of {', '.join(COLUMNS)}")
