@@ -143,6 +143,7 @@ def test_every_public_function_of_arrays_takes_them(rng):
     assert type(merged.out) is torch.Tensor
     np.testing.assert_allclose(merged.lse, lse + np.log(2), rtol=1e-6)
     assert type(ch.linear_attention(q, k, v)) is torch.Tensor
+    assert type(ch.kernel_regression(q, k, v, kernel="gaussian")) is torch.Tensor
     assert type(ch.linear_attention_grad(out, q, k, v).v) is torch.Tensor
 
 
