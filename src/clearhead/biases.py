@@ -21,9 +21,10 @@ class Bias:
     def to_array(self, T: int, S: int) -> Floats:
         """The bias as an array, (H, T, S), or (T, S) where the rule is one for all heads."""
         distance = np.arange(T)[:, None] + S - T - np.arange(S)[None, :]
-        return self._at(distance)
+        return self.at(distance)
 
-    def _at(self, distance: NDArray[np.int64]) -> Floats:
+    def at(self, distance: NDArray[np.int64]) -> Floats:
+        """The bias at these distances, any shape (...): (H, ...) or (...)."""
         raise NotImplementedError
 
     def lower(self) -> tuple[str, Floats, int]:
@@ -43,7 +44,7 @@ class _Alibi(Bias):
     def __repr__(self) -> str:
         return f"alibi({np.array2string(self.slopes, threshold=8, separator=', ')})"
 
-    def _at(self, distance: NDArray[np.int64]) -> Floats:
+    def at(self, distance: NDArray[np.int64]) -> Floats:
         return np.asarray(-self.slopes[..., None, None] * np.abs(distance))
 
     def lower(self) -> tuple[str, Floats, int]:
@@ -61,7 +62,7 @@ class _Relative(Bias):
     def __repr__(self) -> str:
         return f"relative_bias({self.values.shape} array, first={self.first})"
 
-    def _at(self, distance: NDArray[np.int64]) -> Floats:
+    def at(self, distance: NDArray[np.int64]) -> Floats:
         entry = np.clip(distance - self.first, 0, self.values.shape[-1] - 1)
         return np.asarray(self.values[..., entry])
 

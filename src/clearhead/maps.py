@@ -279,11 +279,11 @@ top_keys (1, 8, 128, 3), received (1, 8, 128))
         block = (*self.shape[:-2], *dots.shape)  # what rules of (t, s) are broadcast to
         bias = seen = None
         if isinstance(self.bias, Bias):
-            bias = np.broadcast_to(self.bias._at(self._distance(t[:, None], s)), block)[one]
+            bias = np.broadcast_to(self.bias.at(self._distance(t[:, None], s)), block)[one]
         elif self.bias is not None:
             bias = np.broadcast_to(self.bias, self.shape)[one][t, columns]
         if isinstance(self.mask, Mask):
-            allowed = self.mask._seen(t[:, None], s[None, :], *self.shape[-2:])
+            allowed = self.mask.seen(t[:, None], s[None, :], *self.shape[-2:])
             seen = np.broadcast_to(allowed, block)[one]
         elif self.mask is not None:
             seen = np.broadcast_to(self.mask, self.shape)[one][t, columns]
@@ -380,7 +380,7 @@ top_keys (1, 8, 128, 3), received (1, 8, 128))
         """What the bias adds to each of n cells."""
         if isinstance(bias, np.ndarray):
             return cast(NDArray[Any], np.broadcast_to(bias, self.shape)[(*one, t, s)])
-        rows = bias._at(self._distance(t, s)[None, :]).reshape(-1, len(t))  # (H or 1, n)
+        rows = bias.at(self._distance(t, s)[None, :]).reshape(-1, len(t))  # (H or 1, n)
         return cast(NDArray[Any], rows[one[-1] if len(rows) > 1 else 0, np.arange(len(t))])
 
     def _allowed(
@@ -391,7 +391,7 @@ top_keys (1, 8, 128, 3), received (1, 8, 128))
             return cast(NDArray[np.bool_], np.broadcast_to(mask, self.shape)[(*one, t, s)])
         rows, row = np.unique(t, return_inverse=True)
         keys, key = np.unique(s, return_inverse=True)
-        tile = mask._seen(rows[:, None], keys[None, :], *self.shape[-2:])
+        tile = mask.seen(rows[:, None], keys[None, :], *self.shape[-2:])
         whole = np.broadcast_to(tile, (*self.shape[:-2], len(rows), len(keys)))
         return cast(NDArray[np.bool_], whole[(*one, row, key)])
 

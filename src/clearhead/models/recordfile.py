@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .. import masks
 from ..biases import Bias, alibi, relative_bias
-from ..masks import Mask
+from ..rules import Allowed, Band, Documents, FirstKeys, Inverted, Joined, Mask
 from .certificate import Proof
 
 if TYPE_CHECKING:
@@ -98,24 +98,24 @@ def _mask_words(mask: Mask, name: str, tensors: Tensors) -> list[Any]:
         return key
 
     match mask:
-        case masks._Joined():
+        case Joined():
             return [
                 mask.sign,
                 _mask_words(mask.a, name, tensors),
                 _mask_words(mask.b, name, tensors),
             ]
-        case masks._Inverted():
+        case Inverted():
             return ["~", _mask_words(mask.a, name, tensors)]
-        case masks._Band() if mask.words.startswith("causal"):
+        case Band() if mask.words.startswith("causal"):
             return ["causal", mask.offset]
-        case masks._Band():
+        case Band():
             return ["window", None if mask.low is None else -mask.low, mask.high]
-        case masks._FirstKeys():
+        case FirstKeys():
             return ["first_keys", mask.n]
-        case masks._Documents():
+        case Documents():
             keys = None if mask.keys is None else stored(mask.keys)
             return ["documents", stored(mask.queries), keys]
-        case masks._Allowed():
+        case Allowed():
             return ["allowed", stored(mask.array)]
     raise ValueError(f"mask: {mask!r} cannot be written to a run file; use allowed(array)")
 
