@@ -305,6 +305,8 @@ class Backward {
             for (int64_t i = 0; i < block.count; ++i) {
                 double column = 0;
                 for (int64_t r = 0; r < at.rows; ++r) {
+                    // The factor of a row may be NaN: what the row does not see is left alone.
+                    if (block.visible && !(block.visible[i] >> r & 1)) continue;
                     const Real x = ds[i * kPanel + r] * factors[r];
                     if (to.row) {
                         out[(at.t0 + r) * to.row + (block.begin + i) * to.col] += x;

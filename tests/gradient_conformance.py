@@ -85,6 +85,10 @@ class GradientConformance(Subject):
         bad = q.copy()
         bad[0, 3, 2] = NAN
         self.check_gradients(dout, bad, k, v, clean=(dout, q, k, v), mask=mask)
+        if self.supports("bias"):
+            for shape in ((SMALL.H, SMALL.T, SMALL.S), (SMALL.S,)):
+                options = {"mask": mask, "bias": self.draw(*shape)}
+                self.check_gradients(dout, bad, k, v, clean=(dout, q, k, v), **options)
 
     @pytest.mark.parametrize("layout", ["transposed", "backwards", "heads inside", "read-only"])
     def test_gradients_of_any_strides(self, layout):

@@ -138,7 +138,8 @@ def terms_of_gradients(*arrays, **options):
 def summed_to(x, shape):
     """x summed over broadcast axes, and over the query heads of each group."""
     if x.ndim > 2 and len(shape) > 2 and shape[-3] not in (1, x.shape[-3]):
-        x = x.reshape(*x.shape[:-3], shape[-3], -1, *x.shape[-2:]).sum(-3)
+        *lead, H, S, n = x.shape
+        x = x.reshape(*lead, shape[-3], H // shape[-3], S, n).sum(-3)
     while x.ndim > len(shape):
         x = x.sum(0)
     axes = tuple(i for i, n in enumerate(shape) if n == 1)

@@ -29,6 +29,14 @@ class Rule:
         raise AssertionError("checking a call does not evaluate its mask")
 
 
+class MaskRule(Rule):
+    allowed_count = None
+
+
+class BiasRule(Rule):
+    heads = None
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
 def test_a_valid_call_gives_its_sizes(dtype):
     problem = check_attention(**arrays(dtype))
@@ -61,7 +69,7 @@ def test_empty_axes_are_valid(sizes):
         {"mask": np.ones((T, S), bool)},
         {"mask": np.ones((B, 1, T, 1), bool)},
         {"mask": np.array(True)},
-        {"mask": Rule(), "bias": Rule()},
+        {"mask": MaskRule(), "bias": BiasRule()},
         {"bias": f32(1, H, 1, S)},
         {"sink": f32(H)},
         {"sink": f32(B, 1)},
@@ -220,7 +228,17 @@ WRONG = [
         "mask: shape is (1, 2, 6, 5, 11), must broadcast to (..., H, T, S) = (2, 6, 5, 11); "
         + SHAPES,
     ),
+    (
+        {"mask": BiasRule()},
+        TypeError,
+        "mask: tests.BiasRule, must be a Mask or a boolean array",
+    ),
     # bias
+    (
+        {"bias": MaskRule()},
+        TypeError,
+        "bias: tests.MaskRule, must be an array or a rule such as alibi(slopes); a Mask is mask=",
+    ),
     ({"bias": 1.0}, TypeError, "bias: a float, must be an array or a rule such as alibi(slopes)"),
     (
         {"bias": np.zeros((T, S))},

@@ -8,8 +8,8 @@ A `Problem` holds the sizes of a valid call. Past this line nothing can fail: th
 One sentence says the argument, what it is, what it must be, and then the shapes. TypeError is for
 kinds and dtypes, ValueError for shapes and values.
 
-A mask that is not an array is a `Mask`: it has `lower`. So has a bias that is a function of
-position (`alibi`). They answer for themselves; nothing here imports them.
+A mask that is not an array is a `Mask`: it has `lower` and `allowed_count`. A bias may be a rule
+too (`alibi`): it has `lower` and `heads`. They answer for themselves; nothing here imports them.
 
 A valid call without options costs under 2 microseconds: what is rare is tested last.
 """
@@ -294,7 +294,7 @@ def _check_options(
 ) -> None:
     dtype = qkv[0].dtype
     letters = "(T, S)" if problem.flat else "(..., H, T, S)"
-    if mask is not None and not _is_rule(mask):
+    if mask is not None and not _is_rule(mask, "allowed_count"):
         if not isinstance(mask, np.ndarray):
             raise TypeError(f"mask: {_kind(mask)}, must be a Mask or a boolean array")
         _check_kind("mask", mask)
@@ -304,10 +304,11 @@ def _check_options(
                 f"mask: dtype is {mask.dtype}, must be bool, True = may attend; {number}"
             )
         _check_spread("mask", mask, problem.score_shape, letters, qkv)
-    if bias is not None and not _is_rule(bias):
+    if bias is not None and not _is_rule(bias, "heads"):
         if not isinstance(bias, np.ndarray):
             rule = "a rule such as alibi(slopes)"
-            raise TypeError(f"bias: {_kind(bias)}, must be an array or {rule}")
+            cure = "; a Mask is mask=" if _is_rule(bias, "allowed_count") else ""
+            raise TypeError(f"bias: {_kind(bias)}, must be an array or {rule}{cure}")
         _check_kind("bias", bias)
         if bias.dtype == np.bool_:
             raise TypeError(f"bias: dtype is bool, must be {dtype} as q; a boolean array is mask=")
@@ -324,9 +325,9 @@ def _check_options(
         _check_spread("sink", sink, heads, "(H,)" if problem.flat else "(..., H)", qkv)
 
 
-def _is_rule(x: Any) -> bool:
-    """A mask or bias given by a rule, not by an array. (A string has `lower` too.)"""
-    return hasattr(x, "lower") and not isinstance(x, str | bytes)
+def _is_rule(x: Any, kind: str) -> bool:
+    """A rule, not an array: a Mask has `allowed_count`, a Bias has `heads`. (str has `lower`.)"""
+    return hasattr(x, "lower") and hasattr(x, kind)
 
 
 def _number(name: str, x: Any) -> float:
