@@ -506,3 +506,35 @@ def test_the_example_finds_its_own_misprint(capsys):
     out = capsys.readouterr().out
     assert "scores, row 2, column 1: printed" in out
     assert "corrected.md: 90 cells" in out and "checked: 0 wrong, 0 inherited" in out
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_right_articles_of_any_size_and_precision_pass_and_a_gross_misprint_never_does(seed):
+    rng = np.random.default_rng(seed)
+    tokens, size = rng.integers(2, 6), rng.integers(2, 5)
+    digits = rng.integers(2, 5, 4).tolist()
+    by_hand = bool(rng.integers(2))  # each step from the printed digits of the one before
+    q, k, v = rng.normal(size=(3, tokens, size)).round(int(rng.integers(1, 3)))
+
+    def kept(a, step):
+        return np.round(a, digits[step]) if by_hand else a
+
+    steps = [kept(q @ k.T, 0)]
+    steps.append(kept(steps[0] / size**0.5, 1))
+    steps.append(kept(softmax(steps[1]), 2))
+    steps.append(kept(steps[2] @ v, 3))
+    captions = ["Scores", "Scaled scores", "Attention weights", "Output"]
+
+    def text(steps):
+        parts = [fenced("Q", q, 2), fenced("K", k, 2), fenced("V", v, 2)]
+        parts += [fenced(c, a, d) for c, a, d in zip(captions, steps, digits, strict=True)]
+        return "".join(parts)
+
+    report = ch.check(text(steps))
+    assert report.findings == () and len(report.claims) == 4
+    which = int(rng.integers(4))
+    row, column = int(rng.integers(tokens)), int(rng.integers(steps[which].shape[1]))
+    steps[which] = steps[which].copy()
+    steps[which][row, column] += 1.0
+    report = ch.check(text(steps))
+    assert (captions[which], row + 1, column + 1) in cells(report, "wrong")

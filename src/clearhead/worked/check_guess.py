@@ -64,8 +64,7 @@ class Guesser:
         self.left -= len(tried)
         kinds = _OPS.get(caption.part, ())
         same_kind = sum(node.op in kinds for node in tried)
-        best: tuple[float, int, int] | None = None
-        chosen: Node | None = None
+        believed: list[tuple[int, int, int, float, Node]] = []
         for order, node in enumerate(tried):
             try:
                 agreeing, chance = agreement(matrix, node)
@@ -74,10 +73,13 @@ class Guesser:
             rivals = 1 if _is_again(matrix, node) else same_kind if node.op in kinds else len(tried)
             if 2 * agreeing <= matrix.size or chance * rivals >= 0.01:
                 continue
-            rank = (-float(agreeing), len(node.walk()), order)
-            if best is None or rank < best:
-                best, chosen = rank, node
-        return chosen
+            evidence = -math.log(max(chance, 1e-300))
+            believed.append((len(node.walk()), -agreeing, order, evidence, node))
+        # A long formula over rounded numbers agrees with much: the plainest that has at least half
+        # the evidence of the best is taken.
+        most = max((evidence for *_, evidence, _ in believed), default=0.0)
+        good = [entry for entry in believed if 2 * entry[3] >= most]
+        return min(good, key=lambda entry: entry[:3])[4] if good else None
 
 
 def _is_again(matrix: Matrix, node: Node) -> bool:
@@ -176,6 +178,8 @@ def agreement(matrix: Matrix, node: Node) -> tuple[int, float]:
         np.broadcast_to(exact, printed.shape),
         np.broadcast_to(bounds, (2, *printed.shape)),
     )
+    if (np.isinf(printed) != np.isinf(exact)).any():
+        return 0, 1.0  # nobody misprints an infinity
     spread = _spread(printed)
     best, chance = 0, 1.0
     readings = [(exact, exact), (bounds[0], bounds[1])]
