@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 import clearhead as ch
 from clearhead import reference
@@ -85,6 +86,8 @@ def test_tables_fit_80_columns_and_figures_are_drawn(name: str, tmp_path: Path) 
     lines = str(e).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == e.question
+    for label in e.plot().findobj(Text):
+        assert label.get_parse_math() or "$" not in label.get_text()
     assert e.save(tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     assert e.save(tmp_path / "f.svg").read_bytes().startswith(b"<?xml")
     assert {p.name for p in tmp_path.iterdir()} == {"f.png", "f.svg"}

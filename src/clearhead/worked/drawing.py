@@ -255,7 +255,8 @@ def lay_out(fig: Figure) -> Figure:
 
     for text in fig.findobj(Text):
         own = text.get_text()
-        text.set_parse_math("\\mathbf" in own)  # a $ in a user's word is a $
+        if "$" in own and "\\math" not in own:  # a $ in a user's word is a $
+            text.set_parse_math(False)
         if not own.isascii() and "\\mathbf" not in own:
             lines, families = drawable(own.split("\n"))
             text.set_text("\n".join(lines))
