@@ -185,6 +185,13 @@ def test_a_tensor_that_cannot_be_taken_says_why(spoil, words, rng):
         ch.attention(spoil(q), k, v)
 
 
+def test_under_no_grad_a_parameter_is_a_tensor_like_any(rng):
+    q, k, v = (torch.from_numpy(x) for x in make_inputs(rng))
+    with torch.no_grad():
+        out = ch.attention(torch.nn.Parameter(q), k, v)
+    np.testing.assert_array_equal(out, ch.attention(q, k, v))
+
+
 def test_traced_arrays_are_sent_to_the_adapters(rng):
     import jax
 

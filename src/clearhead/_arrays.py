@@ -134,7 +134,7 @@ def _type_name(x: Any) -> str:
 
 def _from_torch(name: str, x: Any) -> Any:
     torch = sys.modules["torch"]
-    if x.requires_grad:
+    if x.requires_grad and torch.is_grad_enabled():
         raise TypeError(
             f"{name}: a torch.Tensor that requires grad, must be detached here; "
             "clearhead.torch.attention has gradients"
@@ -146,8 +146,8 @@ def _from_torch(name: str, x: Any) -> Any:
     try:
         # torch's own view as NumPy knows no bfloat16
         if x.dtype == torch.bfloat16:
-            return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-        return x.resolve_neg().numpy()
+            return x.detach().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return x.detach().resolve_neg().numpy()
     except (RuntimeError, TypeError):
         raise TypeError(
             f"{name}: a torch.Tensor of {x.dtype} without plain memory, must be one of float64, "
