@@ -99,6 +99,7 @@ struct Kernels {
 
     // Weights of a block against the lse in panel.m, summed as `watch` says.
     void (*observe[2])(Panel& panel, const Watch& watch, const Block& block);
+    void (*observe_end[2])(Panel& panel, const Watch& watch);  // what has waited for more keys
 
     void (*gradient_begin[2])(GradientPanel& panel);  // transposes x and y, clears what is summed
     void (*gradient_block[2])(GradientPanel& panel, const GradientBlock& block, GradientStep step);

@@ -63,6 +63,8 @@ Band band(const GridRequest& grid, int64_t t0, int64_t t1) {
 template <class Real>
 struct GridPart {
     Band band;
+    const int64_t* run_end;
+    std::vector<Real> pending;
     std::vector<double> sum;
     std::vector<Real> largest;
 };
@@ -188,6 +190,8 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
         for (int64_t t = 0; t < p.T; t += rows) {
             most = std::max(most, band(grid, t, std::min(p.T, t + rows)).count);
         }
+        parts[g].run_end = grid.run_end.data();
+        parts[g].pending.resize(2 * kPending * kPanel);
         parts[g].sum.resize(most * grid.C);
         if (grid.largest) parts[g].largest.resize(most * grid.C);
     }
@@ -226,7 +230,10 @@ template <class Real>
 void Observer<Real>::lay_out_grid(const GridRequest& wanted, const Place& at, Grid& grid,
                                   GridPart<Real>& part) {
     grid.label = wanted.cols;
-    grid.slots = 0;
+    grid.run_end = part.run_end;
+    grid.pending_sum = part.pending.data();
+    grid.pending_largest = part.pending.data() + kPending * kPanel;
+    grid.pending = grid.slots = 0;
     for (int64_t r = 0; r < at.rows; ++r) {
         const int64_t label = wanted.rows[at.t0 + r];
         const bool same = r > 0 && label == wanted.rows[at.t0 + r - 1];
@@ -273,6 +280,7 @@ void Observer<Real>::run(const Kernels& kernels, int64_t batch, int64_t head, in
             last_key = std::max(last_key, block.begin + block.count);
             kernels.observe[precision](panel, watch, block);
         });
+        kernels.observe_end[precision](panel, watch);
         write_rows(at, t0);
     }
 }
@@ -356,8 +364,15 @@ void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int
 }
 
 template <class Real>
-bool observe_in(const Problem& p, const ObservationRequest& request, const Kernels& kernels,
+bool observe_in(const Problem& p, ObservationRequest request, const Kernels& kernels,
                 const std::function<bool(int64_t, int64_t)>& stop) {
+    for (GridRequest& grid : request.grids) {
+        grid.run_end.resize(p.S);
+        for (int64_t s = p.S - 1; s >= 0; --s) {
+            const bool last = s == p.S - 1 || grid.cols[s + 1] != grid.cols[s];
+            grid.run_end[s] = last ? s + 1 : grid.run_end[s + 1];
+        }
+    }
     const int64_t rows = panels_of_chunk(p) * kPanel, chunks = (p.T + rows - 1) / rows;
     const int64_t tasks = p.batches() * p.H * chunks;
     const int count = workers_for(tasks);

@@ -15,6 +15,8 @@ struct GridRequest {
     int64_t R, C;
     double* sum;    // [targets][R][C]
     void* largest;  // the same, or null
+    std::vector<int64_t> run_end =
+        {};  // [S], filled by `observe`: where a key's run of labels ends
 };
 
 // What is wanted; a null pointer is not. Every (batch, head) adds to the part of the results that

@@ -2,7 +2,7 @@
 // them while they are in cache. One pass, no softmax state: lse is known.
 //
 // Cost of a key against 64 queries, D = 64, AVX-512: 128 cycles of products, about 24 of 2^x;
-// column sums 8, a grid of 16 x 16 cells 6, entropy 2, distances 6, the top 8 of 8192 about 15.
+// column sums 8, a grid of 16 x 16 cells 10, entropy 2, distances 6, the top 8 of 8192 about 15.
 #pragma once
 #include "forward.inl.hpp"
 #include "watch.hpp"
@@ -300,87 +300,112 @@ void sum_columns(const Watch& watch, const Block& block, const Real* p, int64_t 
     }
 }
 
-// The block's keys as runs of one label; unlabelled ones are left out.
-struct Runs {
-    int64_t begin[kBlock], end[kBlock], label[kBlock], count = 0;
-
-    Runs(const int64_t* labels, int64_t keys) {
-        for (int64_t i = 0; i < keys; ++i) {
-            if (labels[i] < 0) continue;
-            if (count > 0 && end[count - 1] == i && label[count - 1] == labels[i]) {
-                ++end[count - 1];
-                continue;
-            }
-            begin[count] = i;
-            end[count] = i + 1;
-            label[count++] = labels[i];
-        }
-    }
-
-    bool consecutive(int64_t from, int64_t n) const {
-        for (int64_t u = 1; u < n; ++u) {
-            if (label[from + u] != label[from] + u) return false;
-        }
-        return true;
-    }
-};
-
-// One grid's share of a block, L runs of keys at a time: sums down the keys of a run, a transpose,
-// sums down the rows of a slot; then to the grid, in double.
+// Adds the runs that wait to the grid: a transpose, sums down the rows of a slot, then double.
 template <class Real, bool Largest>
-void fill_grid(const Grid& grid, const Block& block, const Real* p, int64_t rows) {
+__attribute__((noinline)) void add_runs(Grid& grid, int64_t rows) {
     using S = Simd<Real>;
     constexpr int L = S::kLanes;
     alignas(64) Real sum[kPanel * L], largest[kPanel * L];
-    const Runs runs(grid.label + block.begin, block.count);
-    for (int64_t from = 0; from < runs.count; from += L) {
-        const int64_t n = runs.count - from < L ? runs.count - from : L;
-        for (int64_t at = 0; at < grid.slots * L; ++at) sum[at] = largest[at] = 0;
-        for (int64_t r = 0; r < rows; r += L) {
-            Vec<Real> total[L], most[L];
-            for (int u = 0; u < L; ++u) {
-                total[u] = most[u] = S::set1(0);
-                if (u >= n) continue;
-                for (int64_t key = runs.begin[from + u]; key < runs.end[from + u]; ++key) {
-                    const Vec<Real> x = S::load(p + key * kPanel + r);
-                    total[u] = S::add(total[u], x);
-                    if constexpr (Largest) most[u] = S::max(most[u], x);
-                }
-            }
-            S::transpose(total);
-            if constexpr (Largest) S::transpose(most);
-            for (int lane = 0; lane < L && r + lane < rows;) {
-                const int8_t slot = grid.slot[r + lane];
-                Vec<Real> x = total[lane], y = most[lane];
-                for (++lane; lane < L && r + lane < rows && grid.slot[r + lane] == slot; ++lane) {
-                    x = S::add(x, total[lane]);
-                    if constexpr (Largest) y = S::max(y, most[lane]);
-                }
-                if (slot < 0) continue;
-                S::store(sum + slot * L, S::add(S::load(sum + slot * L), x));
-                if constexpr (Largest) {
-                    S::store(largest + slot * L, S::max(S::load(largest + slot * L), y));
-                }
-            }
+    const Real* sums = static_cast<const Real*>(grid.pending_sum);
+    const Real* maxima = static_cast<const Real*>(grid.pending_largest);
+    const int64_t n = grid.pending;
+    for (int64_t at = 0; at < grid.slots * L; ++at) sum[at] = largest[at] = 0;
+    for (int64_t r = 0; r < rows; r += L) {
+        Vec<Real> total[L], most[L];
+        for (int u = 0; u < L; ++u) {
+            total[u] = u < n ? S::load(sums + u * kPanel + r) : S::set1(0);
+            if constexpr (Largest) most[u] = u < n ? S::load(maxima + u * kPanel + r) : S::set1(0);
         }
-        const bool consecutive = runs.consecutive(from, n);
-        for (int64_t slot = 0; slot < grid.slots; ++slot) {
-            const Real* x = sum + slot * L;
-            if (consecutive) {
-                add_to(grid.sum[slot] + runs.label[from], x, n);
-            } else {
-                for (int64_t u = 0; u < n; ++u) {
-                    grid.sum[slot][runs.label[from + u]] += static_cast<double>(x[u]);
-                }
+        S::transpose(total);
+        if constexpr (Largest) S::transpose(most);
+        for (int lane = 0; lane < L && r + lane < rows;) {
+            const int8_t slot = grid.slot[r + lane];
+            Vec<Real> x = total[lane], y = S::set1(0);
+            if constexpr (Largest) y = most[lane];
+            for (++lane; lane < L && r + lane < rows && grid.slot[r + lane] == slot; ++lane) {
+                x = S::add(x, total[lane]);
+                if constexpr (Largest) y = S::max(y, most[lane]);
             }
+            if (slot < 0) continue;
+            S::store(sum + slot * L, S::add(S::load(sum + slot * L), x));
             if constexpr (Largest) {
-                Real* out = static_cast<Real*>(grid.largest[slot]);
-                for (int64_t u = 0; u < n; ++u) {
-                    Real& cell = out[runs.label[from + u]];
-                    cell = largest[slot * L + u] > cell ? largest[slot * L + u] : cell;
-                }
+                S::store(largest + slot * L, S::max(S::load(largest + slot * L), y));
             }
         }
+    }
+    bool consecutive = true;
+    for (int64_t u = 1; u < n; ++u) {
+        consecutive &= grid.pending_label[u] == grid.pending_label[0] + u;
+    }
+    for (int64_t slot = 0; slot < grid.slots; ++slot) {
+        const Real* x = sum + slot * L;
+        if (consecutive) {
+            add_to(grid.sum[slot] + grid.pending_label[0], x, n);
+        } else {
+            for (int64_t u = 0; u < n; ++u) {
+                grid.sum[slot][grid.pending_label[u]] += static_cast<double>(x[u]);
+            }
+        }
+        if constexpr (Largest) {
+            Real* out = static_cast<Real*>(grid.largest[slot]);
+            for (int64_t u = 0; u < n; ++u) {
+                Real& cell = out[grid.pending_label[u]];
+                cell = largest[slot * L + u] > cell ? largest[slot * L + u] : cell;
+            }
+        }
+    }
+    grid.pending = 0;
+}
+
+// How many keys one waiting run may sum in Real.
+constexpr int64_t kRunKeys = 1024;
+
+// One grid's share of a block: its runs of keys, summed down for each row of the panel.
+template <class Real, bool Largest>
+void gather_runs(Grid& grid, const Block& block, const Real* p, int64_t rows) {
+    using S = Simd<Real>;
+    constexpr int L = S::kLanes;
+    const int64_t end = block.begin + block.count;
+    for (int64_t from = block.begin, to; from < end; from = to) {
+        to = grid.run_end[from] < end ? grid.run_end[from] : end;
+        const int64_t label = grid.label[from], keys = to - from;
+        if (label < 0) continue;
+        int64_t at = grid.pending - 1;
+        const bool joins =
+            at >= 0 && grid.pending_label[at] == label && grid.pending_keys[at] + keys <= kRunKeys;
+        if (joins) {
+            grid.pending_keys[at] += keys;
+        } else {
+            if (grid.pending == L) add_runs<Real, Largest>(grid, rows);
+            at = grid.pending++;
+            grid.pending_label[at] = label;
+            grid.pending_keys[at] = keys;
+        }
+        for_columns<Real>(rows, [&]<int Vecs>(int64_t column) {
+            Real* sums = static_cast<Real*>(grid.pending_sum) + at * kPanel + column;
+            Real* maxima = static_cast<Real*>(grid.pending_largest) + at * kPanel + column;
+            const Real* x = p + (from - block.begin) * kPanel + column;
+            Vec<Real> sum[Vecs], most[Vecs];
+#pragma GCC unroll 8
+            for (int j = 0; j < Vecs; ++j) sum[j] = most[j] = S::set1(0);
+            for (int64_t key = 0; key < keys; ++key) {
+#pragma GCC unroll 8
+                for (int j = 0; j < Vecs; ++j) {
+                    const Vec<Real> weight = S::load(x + key * kPanel + j * L);
+                    sum[j] = S::add(sum[j], weight);
+                    if constexpr (Largest) most[j] = S::max(most[j], weight);
+                }
+            }
+#pragma GCC unroll 8
+            for (int j = 0; j < Vecs; ++j) {
+                if (joins) sum[j] = S::add(sum[j], S::load(sums + j * L));
+                S::store(sums + j * L, sum[j]);
+                if constexpr (Largest) {
+                    if (joins) most[j] = S::max(most[j], S::load(maxima + j * L));
+                    S::store(maxima + j * L, most[j]);
+                }
+            }
+        });
     }
 }
 
@@ -439,15 +464,28 @@ void observe(Panel& panel, const Watch& watch, const Block& block) {
     }
     sum_columns(watch, block, p, panel.rows);
     for (int64_t g = 0; g < watch.grid_count; ++g) {
-        const Grid& grid = watch.grids[g];
+        Grid& grid = watch.grids[g];
         if (grid.slots == 0) continue;
         if (grid.largest[0]) {
-            fill_grid<Real, true>(grid, block, p, panel.rows);
+            gather_runs<Real, true>(grid, block, p, panel.rows);
         } else {
-            fill_grid<Real, false>(grid, block, p, panel.rows);
+            gather_runs<Real, false>(grid, block, p, panel.rows);
         }
     }
     if (watch.distances > 0) sum_distances(watch, block, p, panel.rows);
+}
+
+template <class Real>
+void observe_end(Panel& panel, const Watch& watch) {
+    for (int64_t g = 0; g < watch.grid_count; ++g) {
+        Grid& grid = watch.grids[g];
+        if (grid.slots == 0 || grid.pending == 0) continue;
+        if (grid.largest[0]) {
+            add_runs<Real, true>(grid, panel.rows);
+        } else {
+            add_runs<Real, false>(grid, panel.rows);
+        }
+    }
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ constexpr Kernels table(const char* isa) {
         .finish = {finish<float>, finish<double>},
         .lay_out_bias = {lay_out_bias<float>, lay_out_bias<double>},
         .observe = {observe<float>, observe<double>},
+        .observe_end = {observe_end<float>, observe_end<double>},
         .gradient_begin = {gradient_begin<float>, gradient_begin<double>},
         .gradient_block = {gradient_block<float>, gradient_block<double>},
         .transpose_out = {transpose_out<float>, transpose_out<double>},

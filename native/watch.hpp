@@ -6,20 +6,27 @@
 
 namespace clearhead {
 
+constexpr int64_t kPending = 16;  // runs of keys that a grid gathers before it adds them up
+
 // Cells of a grid: rows and keys carry labels, equal neighbours share a cell. The panel's rows form
-// `slots`, runs of rows with one label.
+// `slots`, runs of rows with one label. Runs of keys are summed down and wait, row by row, until a
+// vector of them can be summed across.
 struct Grid {
-    const int64_t* label;   // [S]: a key's column in the grid; negative: none
-    int64_t slots;          // at most kPanel
-    int8_t slot[kPanel];    // of each row; negative: in no row of the grid
-    double* sum[kPanel];    // of each slot: its row of the grid
-    void* largest[kPanel];  // the same for the largest weight; null where not wanted
+    const int64_t* label;    // [S]: a key's column in the grid; negative: none
+    const int64_t* run_end;  // [S]: where the keys of its label that follow each other end
+    int64_t slots;           // at most kPanel
+    int8_t slot[kPanel];     // of each row; negative: in no row of the grid
+    double* sum[kPanel];     // of each slot: its row of the grid
+    void* largest[kPanel];   // the same for the largest weight; null where not wanted
+    int64_t pending;         // runs that wait
+    int64_t pending_label[kPending], pending_keys[kPending];
+    void *pending_sum, *pending_largest;  // [kPending][kPanel]
 };
 
 struct Watch {
-    int64_t rows;       // the panel's; lanes beyond have weight 0
-    const void* low;    // [kPanel]: what rounding took from lse in panel.m; null: nothing
-    const Grid* grids;  // [grid_count]
+    int64_t rows;     // the panel's; lanes beyond have weight 0
+    const void* low;  // [kPanel]: what rounding took from lse in panel.m; null: nothing
+    Grid* grids;      // [grid_count]
     int64_t grid_count;
     int64_t columns;      // weighted column sums: how many
     const void* weights;  // [columns][kPanel], 0 beyond `rows`; null: all 1
