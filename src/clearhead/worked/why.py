@@ -237,8 +237,7 @@ def tiling(
     answer = (
         f"At {lengths[-1]} tokens the tiled attention is off by {table[-1, 1]:.1e} and the direct "
         f"formula by {table[-1, 2]:.1e}: both exact to rounding. The direct one took "
-        f"{table[-1, 4]:.0f} MiB beyond its inputs, the tiled one {table[-1, 3]:.1f}, of which "
-        f"{lengths[-1] * size * 4 / 2**20:.1f} are the output."
+        f"{table[-1, 4]:.0f} MiB beyond its inputs, the tiled one {table[-1, 3]:.1f}."
     )
     return Evidence(
         "Is the T × T matrix needed? Exact attention in tiles",
