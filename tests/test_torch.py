@@ -398,6 +398,8 @@ def test_wrong_arrays_are_named():
         attention(q, k, v, mask=np.ones((5, 7), bool))
     with pytest.raises(TypeError, match=r"bias: float, must be a torch.Tensor or a rule"):
         attention(q, k, v, bias=1.0)
+    with pytest.raises(TypeError, match=r"scale: a torch.Tensor, must be a number"):
+        attention(q, k, v, scale=torch.tensor(0.5))
     with pytest.raises(ValueError, match="lengths"):
         attention(q, k, v, mask=ch.lengths([1, 2, 3]))
     with pytest.raises(ValueError, match="has 3 heads, must have 1 or 4"):

@@ -59,6 +59,11 @@ def attention(
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: {type(x).__name__}, must be a torch.Tensor")
+    for name, number in (("scale", scale), ("softcap", softcap)):
+        if isinstance(number, Tensor):
+            raise TypeError(
+                f"{name}: a torch.Tensor, must be a number; multiply q by a scale to be learned"
+            )
     mask_kinds, mask_numbers, mask_arrays = _lowered_mask(mask, q, k, v)
     bias_kind, bias, bias_reach = _lowered_bias(bias, q)
     if sink is not None and not isinstance(sink, Tensor):
