@@ -116,12 +116,13 @@ struct Observer {
     void add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1);
 
   private:
-    static int64_t finds(const ObservationRequest& wanted) {
-        return wanted.top > kFew ? kBlock * kPanel + 16 : 0;
+    // Whether the largest weights are kept in lists: where they are many, and where the number of a
+    // key does not fit the bits of a float.
+    static bool lists(const Problem& p, const ObservationRequest& wanted) {
+        return wanted.top > kFew || (wanted.top > 0 && p.S > INT32_MAX);
     }
-    static int64_t scores(const ObservationRequest& wanted) {
-        return wanted.top > kFew ? 2 * wanted.top : wanted.top;
-    }
+    int64_t finds() const { return top_room > 0 ? kBlock * kPanel + 16 : 0; }
+    int64_t scores() const { return top_room > 0 ? top_room : request.top; }
     Observer(const Problem& problem, const ObservationRequest& wanted, int64_t rows, bool converts);
     void aim(const Place& at, int64_t t0);
     void lay_out_grid(const GridRequest& wanted, const Place& at, Grid& grid, GridPart<Real>& part);
@@ -134,18 +135,18 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
                          bool converts)
     : p(problem),
       request(wanted),
-      top_room(wanted.top > kFew ? 2 * wanted.top : 0),
+      top_room(lists(problem, wanted) ? 2 * wanted.top : 0),
       veil(problem),
       scratch({p.D * kPanel, (kBlock + 2) * kPanel, kPanel, 2 * kPanel, converts * kBlock * p.D,
-               kPanel, wanted.columns * kPanel, scores(wanted) * kPanel, scores(wanted) * kPanel,
-               kPanel, kPanel, top_room, finds(wanted), finds(wanted)}),
+               kPanel, wanted.columns * kPanel, scores() * kPanel, scores() * kPanel, kPanel,
+               kPanel, top_room, finds(), finds()}),
       top_key(top_room * kPanel),
       top_count(kPanel),
       columns(wanted.columns * p.S),
       distance(wanted.distances),
       entropy(wanted.entropy ? rows : 0),
       largest(wanted.largest ? rows : 0),
-      ranking(scores(wanted)) {
+      ranking(scores()) {
     panel.D = p.D;
     panel.qt = scratch.take(p.D * kPanel);
     // A row to spare on either side: diagonals are read across the edges.
@@ -158,8 +159,8 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
     panel.sink = -INFINITY;
     low = scratch.take(kPanel);
     weights = scratch.take(wanted.columns * kPanel);
-    top_score = scratch.take(scores(wanted) * kPanel);
-    top_place = scratch.take(scores(wanted) * kPanel);
+    top_score = scratch.take(scores() * kPanel);
+    top_place = scratch.take(scores() * kPanel);
     threshold = scratch.take(kPanel);
     panel_largest = scratch.take(kPanel);
 
@@ -180,8 +181,8 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
         top_room > 0 || wanted.top == 0 ? threshold : top_score + (wanted.top - 1) * kPanel;
     watch.top_place = top_room > 0 ? nullptr : top_place;
     watch.top_spare = scratch.take(top_room);
-    watch.found_score = scratch.take(finds(wanted));
-    watch.found_place = scratch.take(finds(wanted));
+    watch.found_score = scratch.take(finds());
+    watch.found_place = scratch.take(finds());
     watch.distances = wanted.distances;
     watch.distance = distance.data();
     for (size_t g = 0; g < wanted.grids.size(); ++g) {
@@ -223,7 +224,7 @@ void Observer<Real>::aim(const Place& at, int64_t t0) {
     std::fill_n(panel_largest, kPanel, Real(-INFINITY));
     std::fill_n(threshold, kPanel, Real(-INFINITY));
     std::fill(top_count.begin(), top_count.end(), 0);
-    std::fill_n(top_score, scores(request) * kPanel, Real(-INFINITY));
+    std::fill_n(top_score, scores() * kPanel, Real(-INFINITY));
 }
 
 template <class Real>

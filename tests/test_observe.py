@@ -402,6 +402,7 @@ MAP = ch.attention_map(*some_arrays(15, 20, 30, 4, np.float32)[:2])
         ({"group": (range(20), np.full(30, 2**40))}, ValueError, "return_inverse"),
         ({"group": ([10**6] * 20, [10**6] * 30)}, ValueError, "group: .* takes .* bytes"),
         ({"by_distance": -1}, ValueError, "by_distance: is -1, must be at least 1"),
+        ({"progress": 3}, TypeError, "progress: is 3, must be a function"),
         ({"mean_over": ("row",)}, ValueError, "mean_over: is .*, must hold nothing but"),
     ],
 )

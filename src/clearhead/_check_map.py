@@ -25,9 +25,18 @@ class Wanted(NamedTuple):
 
 
 def check_observe(
-    T: int, S: int, pool: Any, group: Any, top: Any, by_distance: Any, mean_over: Any
+    T: int,
+    S: int,
+    pool: Any,
+    group: Any,
+    top: Any,
+    by_distance: Any,
+    mean_over: Any,
+    progress: Any,
 ) -> Wanted:
     """The arguments of `observe` on a (T, S) map, or the error that says what is wrong."""
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: is {progress!r}, must be a function of (done, total)")
     means = _means(mean_over)
     if top is not None:
         top = _count("top", top, 1)

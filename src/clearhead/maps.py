@@ -196,7 +196,7 @@ class AttentionMap:
 top_keys (1, 8, 128, 3), received (1, 8, 128))
         """
         T, S = self.shape[-2:]
-        wanted = check_observe(T, S, pool, group, top, by_distance, mean_over)
+        wanted = check_observe(T, S, pool, group, top, by_distance, mean_over, progress)
         return observe(
             self._call(),
             wanted,
