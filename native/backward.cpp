@@ -171,7 +171,8 @@ class Backward {
         for (int64_t i = head * p_.T; i < (head + 1) * p_.T; ++i) {
             const double weight = std::exp2(logit - static_cast<double>(statistics_.shift[i])) *
                                   static_cast<double>(statistics_.factor[i]);
-            sum -= weight == 0 ? 0 : weight * static_cast<double>(statistics_.delta[i]);
+            // A sink of -inf is none, whatever the row; one that is merely far off sees NaN.
+            if (logit != -INFINITY) sum -= weight * static_cast<double>(statistics_.delta[i]);
         }
         Real* out = static_cast<Real*>(const_cast<void*>(gradients_.sink.data));
         out[p_.offset(gradients_.sink, at, at.head)] = static_cast<Real>(sum);

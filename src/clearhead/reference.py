@@ -121,7 +121,8 @@ def backward(
     # p = softmax(s)
     delta = (dout * out).sum(-1, keepdims=True)  # sum(dp * p), the sink's value being 0
     ds = np.where(seen, p * (dp - delta), 0.0)
-    dsink = -(p_sink * delta).sum((-2, -1))
+    no_sink = sink is None or np.asarray(sink, np.float64) == -np.inf
+    dsink = np.where(no_sink, 0.0, -(p_sink * delta).sum((-2, -1)))
     # s = softcap tanh(scale q k^T / softcap) + bias
     dlogits = ds if softcap is None else np.where(seen, ds * (1 - (logits / softcap) ** 2), 0.0)
     dq = scale * _sum_of_seen(dlogits, seen, k)
