@@ -293,3 +293,15 @@ def test_shapes_and_kinds_that_do_not_fit_are_refused(rng):
         ch.from_weights((None,), WORDS)
     with pytest.raises(TypeError, match="tokens: must be a sequence of texts"):
         ch.from_weights([a], "text")
+
+
+def test_a_zero_is_a_key_that_was_seen_and_not_read_unless_no_query_reads_ahead():
+    a = np.zeros((1, 5, 5))
+    a[0, :, 0] = 1
+    assert ch.from_weights([a], list("abcde")).map(0).mask == ch.causal()
+    assert ch.from_weights([a], list("abcde")).heads().columns["previous"][0, 0] == 0.25
+    a[0, 1] = np.eye(5)[3]
+    run = ch.from_weights([a], list("abcde"))
+    assert run.map(0).mask is None
+    np.testing.assert_array_equal(run.map(0)[...], a)
+    assert run.heads().columns["next"][0, 0] == 0

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import clearhead as ch
 from clearhead import hf
+from clearhead.cli import main
 from clearhead.models.spelling import spell
 from small_models import GROUPED, build, ids_of
 
@@ -128,6 +129,18 @@ def test_a_model_that_lost_its_mask_shows_it_in_the_certificate():
     assert {proof.applied for proof in run.certificate()} == {"every key"}
     assert np.triu(run.map(0)[...], 1).any()
     assert "every key" in str(run.certificate())
+
+
+def test_the_command_says_which_computation_a_recording_is_of(tmp_path, capsys):
+    recorded = build("Mistral")
+    with torch.no_grad(), hf.record(recorded) as run:
+        recorded(ids_of(1, 13))
+    run.save(tmp_path / "run.safetensors")
+    assert main(["heads", str(tmp_path / "run.safetensors"), "--top", "1"]) == 0
+    said = capsys.readouterr()
+    assert "certificate: holds: sdpa: causal() & window(left=4, right=None)" in said.err
+    assert main(["map", str(tmp_path / "run.safetensors"), "--top", "1"]) == 0
+    assert "certificate: holds" in capsys.readouterr().err
 
 
 def test_nan_in_queries_is_reported_with_layer_head_and_rows():

@@ -61,7 +61,10 @@ def read_run(given: str, *, model: str | None, window: bool, cut: bool) -> "Atte
     if source.run is not None:
         if model is not None or window or cut:
             raise ValueError(f"model, window, cut: {source.run!r} was read already; leave them out")
-        return clearhead.load(source.run)
+        run = clearhead.load(source.run)
+        if run.proofs:  # a recording: say which computation this is, and whether it is proven
+            _say(run.certificate().line)
+        return run
     assert source.text is not None
     try:
         with warnings.catch_warnings():

@@ -65,6 +65,16 @@ class Certificate(Sequence[Proof]):
         """Whether every layer's proof holds."""
         return all(proof.holds for proof in self)
 
+    @property
+    def line(self) -> str:
+        """All layers in one line: backends, masks, the largest difference, the verdict."""
+        backends = ", ".join(dict.fromkeys(proof.backend for proof in self))
+        applied = "; ".join(dict.fromkeys(proof.applied for proof in self))
+        outs = [p.out_difference for p in self if p.out_difference is not None]
+        off = f"; |A@v-out| at most {max(outs):.1e}" if outs else ""
+        verdict = "holds" if self.holds else "DIFFERS"
+        return f"certificate: {verdict}: {backends}: {applied}{off}"
+
     def rows(self) -> list[dict[str, Any]]:
         """One dict for each layer, `holds` included."""
         return [asdict(proof) | {"holds": proof.holds} for proof in self]

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..masks import Mask, causal
 from .run import AttentionRun, LayerState, Reading
 from .spelling import numbered
 
 Array = NDArray[Any]
 
+_NOTHING = -1e4  # a score whose weight is 0 in float32
 _PATTERN = re.compile(r"blocks\.(\d+)\.attn\.hook_pattern")  # what TransformerLens calls weights
 
 
@@ -35,7 +37,8 @@ def from_weights(
     sink        True: rows may sum to less than 1; the rest is what a sink took
 
     Returns an `AttentionRun`. Its maps hold log(weights), L * H * T * S float32, so that a weight w
-    comes back to a relative 2e-7 * (1 + |log w|). A row of zeros is a query that sees nothing.
+    comes back to a relative 2e-7 * (1 + |log w|). A row of zeros is a query that sees nothing;
+    where no query of any layer gave weight to a later key, the mask is taken to be causal.
     Raises  ValueError, TypeError: weights that are negative, not finite, or whose rows sum to
     neither 1 nor 0, to 1e-4 (in 16 bits: 0.05); shapes that do not fit the tokens.
 
@@ -52,26 +55,36 @@ def from_weights(
         if array.shape != (heads, T, S):
             raise ValueError(f"{name}: shape is {array.shape}, must be (H, T, S) = {(heads, T, S)}")
         _check_rows(name, array, tolerance, sink)
+    mask = _causal([array for _, array, _ in layers])
     return AttentionRun(
         model,
         mine.text,
         mine.tokens,
         mine.words,
-        [_state(array) for _, array, _ in layers],
+        [_state(array, mask) for _, array, _ in layers],
         keys=keys,
         notes=["made of given weights; which computation they are of is not known"],
     )
 
 
-def _state(weights: Array) -> LayerState:
+def _state(weights: Array, mask: Mask | None) -> LayerState:
     """Weights as scores: of queries and keys that are 0, all of a score is its bias."""
     H, T, S = weights.shape
-    with np.errstate(divide="ignore"):
-        bias = np.log(weights, dtype=np.float32)
-    lse = np.where(weights.any(-1), 0.0, -np.inf)
-    return LayerState(
-        np.zeros((H, T, 1), np.float32), np.zeros((1, S, 1), np.float32), lse, bias=bias, scale=1.0
-    )
+    read = weights > 0
+    bias = np.full((H, T, S), _NOTHING, np.float32)  # seen, and given nothing
+    np.log(weights, out=bias, where=read)
+    empty = ~read.any(-1)
+    bias[empty] = -np.inf  # sees nothing
+    q, k = np.zeros((H, T, 1), np.float32), np.zeros((1, S, 1), np.float32)
+    return LayerState(q, k, np.where(empty, -np.inf, 0.0), mask, bias, scale=1.0)
+
+
+def _causal(layers: Sequence[Array]) -> Mask | None:
+    """The causal mask, if no layer gave weight to what comes later; other zeros may be chance."""
+    T, S = layers[0].shape[1:]
+    if T == 1 or any(np.triu(head, S - T + 1).any() for layer in layers for head in layer):
+        return None
+    return causal()
 
 
 def _named(weights: Any) -> list[tuple[str, Any]]:
