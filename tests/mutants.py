@@ -153,7 +153,9 @@ class Pieces:
         dq = scale * self.values(dx, seen, k)
         dk = self.key_scale(scale) * self.values(dx.mT, seen.mT, q)
         dv = self.values(p.mT, seen.mT, dout)
-        dsink = None if sink is None else -(share * delta)[..., 0].sum(-1)
+        dsink = None
+        if sink is not None:
+            dsink = np.where(sink[..., 0, 0] == -INF, 0, -(share * delta)[..., 0].sum(-1))
         grads = [dq, dk, dv, None if b is None else ds, dsink]
         return Gradients(
             *(
