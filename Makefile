@@ -19,6 +19,7 @@ test:
 
 bench:
 	$(PYTHON) benchmarks/attention.py
+	$(PYTHON) benchmarks/observe.py
 
 docs:  ## the documentation site, into site/
 	$(PYTHON) -m sphinx -W --keep-going -q docs site

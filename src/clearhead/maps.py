@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _Ints = NDArray[np.intp]
 _GIB = 1 << 30
+_CONVERTED = 4096  # keys at a time
 _BLOCK_BYTES = 1 << 25  # of scores at a time: temporaries stay small beside the result
 
 
@@ -274,7 +275,11 @@ top_keys (1, 8, 128, 3), received (1, 8, 128))
     def _block(self, one: tuple[int, ...], t: _Ints, columns: slice) -> NDArray[Any]:
         """Weights (n, m) of n queries of one head over a range of m keys."""
         q, k = self._head(one)
-        dots = q[t].astype(self._work, copy=False) @ k[columns].astype(self._work, copy=False).T
+        rows, keys = q[t].astype(self._work, copy=False), k[columns]
+        dots = np.empty((len(rows), len(keys)), self._work)
+        for at in range(0, len(keys), _CONVERTED):  # a converted copy of all keys could be large
+            some = keys[at : at + _CONVERTED].astype(self._work, copy=False)
+            np.matmul(rows, some.T, out=dots[:, at : at + _CONVERTED])
         s = np.arange(self.shape[-1])[columns]
         block = (*self.shape[:-2], *dots.shape)  # what rules of (t, s) are broadcast to
         bias = seen = None
