@@ -293,3 +293,35 @@ def test_packed_texts_do_not_read_each_other():
     amap = run.map(0)[...]
     expected = eager(model, input_ids=ids, position_ids=places)["self"]
     np.testing.assert_allclose(amap, expected[0][0], atol=2e-5)
+
+
+def test_an_implementation_that_does_not_show_its_mask_is_refused():
+    model = build("Llama")
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(ValueError, match=r"'flex_attention' does not show the mask.*\"sdpa\""):
+        hf.record(model).__enter__()
+
+
+def test_an_encoder_alone_can_be_called_while_its_model_is_recorded():
+    model, ids = build("BART"), ids_of(1, 11)
+    with torch.no_grad(), hf.record(model) as run:
+        model.get_encoder()(ids)
+    assert [token.id for token in run.tokens] == ids[0].tolist()
+    assert run.map(0).shape == (4, 11, 11)
+
+
+def test_what_is_not_a_key_of_the_cache_any_more_is_said():
+    model, ids = build("Mistral"), ids_of(1, 13)
+    with torch.no_grad():
+        cache = model(ids[:, :12], use_cache=True).past_key_values
+        with pytest.raises(ValueError, match="gone from a sliding cache"), hf.record(model):
+            model(ids[:, 12:], past_key_values=cache)
+
+
+def test_a_cache_that_was_cut_back_is_refused():
+    model, ids = build("Llama"), ids_of(1, 13)
+    with torch.no_grad(), pytest.raises(ValueError, match="cache that was cut"):
+        with hf.record(model):
+            cache = model(ids, use_cache=True).past_key_values
+            cache.crop(-4)
+            model(ids[:, 9:], past_key_values=cache)

@@ -74,6 +74,7 @@ def record(
         raise TypeError(f"model: {type(model).__name__}, must be a transformers PreTrainedModel")
     if not hasattr(AttentionInterface, "get_interface"):
         raise ImportError("transformers: is too old, must be 5.0 or later to be recorded")
+    _check_shows_mask(str(getattr(model.config, "_attn_implementation", None)))
     recordable = _recordable(model)
     wanted = Wanted(layers, heads, stats_only, None if folder is None else Path(folder), max_bytes)
     capture = Capture(_sites(model, recordable), wanted, model_name(model), tokenizer)
@@ -243,12 +244,8 @@ class _Overheard:
     ) -> Any:
         for one in self.mine:
             one.unused.pop(self.number, None)
-        if self.backend.startswith("flash") or self.backend.startswith(("flex", "paged")):
-            if any(id(module) in one.names for one in self.mine):
-                raise ValueError(
-                    f"model: its attention implementation {self.backend!r} does not show the mask "
-                    'it applies; model.set_attn_implementation("sdpa") can be recorded'
-                )
+        if any(id(module) in one.names for one in self.mine):
+            _check_shows_mask(self.backend)
         result = self.function(module, query, key, value, attention_mask, *args, **kwargs)
         if args:
             names = list(inspect.signature(self.function).parameters)[5:]
@@ -256,6 +253,14 @@ class _Overheard:
         for one in self.mine:
             one.take(self.backend, module, (query, key, value, attention_mask, result[0]), kwargs)
         return result
+
+
+def _check_shows_mask(backend: str) -> None:
+    if backend.startswith(("flash", "flex", "paged")):
+        raise ValueError(
+            f"model: its attention implementation {backend!r} does not show the mask it applies; "
+            'model.set_attn_implementation("sdpa") can be recorded'
+        )
 
 
 def _numpy(tensor: Any) -> Any:
