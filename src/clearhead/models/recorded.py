@@ -135,9 +135,6 @@ class LayerRecord:
     sink: Array | None
 
 
-Rule = tuple[Mask | None, str | None]
-
-
 def finished(layer: Layer, cache: dict[Any, Any]) -> tuple[LayerRecord, str | None]:
     """A layer's arrays and rules, and a note on its mask; `cache` shares rules among layers."""
     q, k = layer.q.array(), layer.k.array()
