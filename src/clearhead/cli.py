@@ -113,6 +113,7 @@ def _map(
         from . import heads_command
 
         return heads_command.segments(run, segments, files)
+    run.check_one_text()
     heads = command.choose_heads(run, layer, head)
     units = (ranking.pieces if raw_tokens else ranking.words)(run, special=special)
     only = command.find_words(units, word)
