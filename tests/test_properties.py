@@ -230,6 +230,11 @@ def test_its_gradient_is_the_reference(call):
     state = reference.forward(*clean, **call.meant)
     terms = terms_of_gradients(dout.astype(np.float64), *clean, *state, **call.meant)
     steps = sum(q.shape[-2:]) + sum(v.shape[-2:]) + 16
+    # A weight below the smallest number may be 0, whatever it would have been multiplied by.
+    smallest = float(np.finfo(work_dtype(q.dtype)).tiny) * np.abs(dout.astype(np.float64)).sum()
+    for x in clean:
+        smallest *= 1 + np.abs(x).max(initial=0)
+    smallest += float(ml_dtypes.finfo(q.dtype).tiny)
     for name, g, w, size in zip(want._fields, got, want, terms, strict=True):
         assert (g is None) == (w is None)
         if w is not None:
@@ -237,7 +242,6 @@ def test_its_gradient_is_the_reference(call):
             # A weight is off by what its score is; 1 is the most by which any weight is.
             relative = 4 * np.minimum(error_of_scores(call).max(initial=0), 1)
             relative += steps * eps(work_dtype(q.dtype)) + 8 * eps(q.dtype)
-            smallest = float(ml_dtypes.finfo(q.dtype).tiny)
             assert_close(g, w, relative * np.abs(size).max(initial=0) + smallest)
 
 
