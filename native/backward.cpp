@@ -144,7 +144,8 @@ class Backward {
             begin_queries(at, w);
             each_block(at, w, GradientStep::sums);
             for (int64_t r = 0; r < at.rows; ++r) {
-                deltas[r] = sums[r] == 0 ? 0 : static_cast<Real>(sums[kPanel + r] / total(r));
+                const double sum = total(r);  // beside a large sink, weights may all be 0
+                deltas[r] = sum == 0 ? 0 : static_cast<Real>(sums[kPanel + r] / sum);
             }
         } else {
             kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),

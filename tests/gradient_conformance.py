@@ -88,11 +88,12 @@ class GradientConformance(Subject):
         if self.supports("sink"):
             sink = self.draw(SMALL.H)
             sink[3] = -INF  # no sink at the head that is NaN,
-            sink[2] = -2000  # one that is far off at its neighbour
+            sink[2] = -2000  # one that is far off at its neighbour,
+            sink[4] = 300  # one that leaves nothing to the keys
             bad[0, 2, 1] = NAN
             self.check_gradients(dout, bad, k, v, clean=(dout, q, k, v), mask=mask, sink=sink)
             bad_v = v.copy()
-            bad_v[0, 1, 0, 0] = NAN
+            bad_v[0, 1:, 0, 0] = NAN
             self.check_gradients(dout, q, k, bad_v, clean=(dout, q, k, v), mask=mask, sink=sink)
         if self.supports("bias"):
             for shape in ((SMALL.H, SMALL.T, SMALL.S), (SMALL.S,)):
