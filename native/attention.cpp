@@ -58,7 +58,8 @@ void forward_panel(const Problem& p, const Kernels& kernels, const Place& at,
     panel.q = matrix(p, p.q, at, at.head, at.t0);
     panel.k = matrix(p, p.k, at, group, 0);
     panel.v = matrix(p, p.v, at, group, 0);
-    panel.q_factor = p.q_factor();
+    panel.q_factor = 1;  // after the sum, as in the backward pass: so that its P is this one
+    panel.s_factor = p.q_factor();
     panel.cap_factor = p.softcap * kLog2e;
     panel.sink = in_log2<Real>(p.sink_at(at));
     kernels.begin[precision](panel);

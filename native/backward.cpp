@@ -157,7 +157,9 @@ class Backward {
         for (int64_t r = 0; r < at.rows; ++r) {
             const double sum = total(r);
             factors[r] = static_cast<Real>(sum == 0 ? 0 : 1 / sum);
-            factor(w)[r] = static_cast<Real>(p_.scale * static_cast<double>(factors[r]));
+            // A row that sees nothing has no gradient, not even of a sink that is NaN.
+            const double by = sums[r] == 0 ? 0 : static_cast<double>(factors[r]);
+            factor(w)[r] = static_cast<Real>(p_.scale * by);
         }
         kernels_.transpose_out[kPrecision](w.panel.dxt, at.rows, p_.D, factor(w),
                                            matrix(p_, gradients_.q, at, at.head, at.t0));
@@ -236,7 +238,7 @@ class Backward {
         panel.x = matrix(p_, p_.k, at, own, s0);
         panel.y = matrix(p_, p_.v, at, own, s0);
         kernels_.gradient_begin[kPrecision](panel);
-        for (int64_t head = own * (p_.H / p_.G); group(head) == own && head < p_.H; ++head) {
+        for (int64_t head = own * (p_.H / p_.G); head < p_.H && group(head) == own; ++head) {
             for (int64_t i = 0; i < panels_; ++i) {
                 const Seen how = seen(batch, i, s0, count);
                 if (how == Seen::none) continue;

@@ -70,9 +70,9 @@ void weights_tile(const GradientPanel& panel, const GradientBlock& block, const 
             const int64_t at = lane + j * L;
             const Vec<Real> shift =
                 statistic<Real>(panel.by_lane, panel.shift, block.shift, row + i, at);
-            const Vec<Real> s =
-                plain ? S::fma(x[i][j], S::set1(Real(panel.s_factor)), S::sub(zero, shift))
-                      : adjusted<Real>(panel, block, x[i][j], shift, row + i, at);
+            const Vec<Real> s = plain
+                                    ? S::sub(S::mul(x[i][j], S::set1(Real(panel.s_factor))), shift)
+                                    : adjusted<Real>(panel, block, x[i][j], shift, row + i, at);
             Vec<Real> p = exp2<Real>(s);
             if (!panel.by_lane) p = S::mul(p, S::set1(real<Real>(block.factor)[row + i]));
             // Last: where shift or factor are NaN, what the row does not see must still be 0.

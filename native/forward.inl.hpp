@@ -35,10 +35,12 @@ void begin(Panel& panel) {
     transpose_in<Real>(panel.q, panel.rows, panel.D, Real(panel.q_factor),
                        static_cast<Real*>(panel.qt));
     const State<Real> state(panel, 0);
-    const bool has_sink = !(panel.sink == kLowest<Real>);
+    // An infinite sink would divide inf by inf: NaN, as of any score.
+    const Real sink = panel.sink == -kLowest<Real> ? __builtin_nanf("") : Real(panel.sink);
+    const bool has_sink = !(sink == kLowest<Real>);
     for (int64_t r = 0; r < kPanel; ++r) {
         // Lanes without a row count as having seen a key, so that they never hold the others up.
-        state.m[r] = r < panel.rows ? Real(panel.sink) : 0;
+        state.m[r] = r < panel.rows ? sink : 0;
         state.l[r] = has_sink ? 1 : 0;
     }
     for (int64_t at = 0; at < panel.E * kPanel; at += S::kLanes)
@@ -109,6 +111,7 @@ void adjust(const Panel& panel, const Block& block, int64_t key, int64_t keys, i
     const Real* bias = static_cast<const Real*>(block.bias);
     for (int64_t i = key; i < key + keys; ++i) {
         Vec<Real> s = S::load(state.p + i * kPanel);
+        s = S::mul(s, S::set1(Real(panel.s_factor)));
         if (panel.cap_factor != 0) s = S::mul(tanh<Real>(s), S::set1(Real(panel.cap_factor)));
         if (bias) s = S::add(s, S::load(bias + i * kPanel + column));
         s = S::sub(s, shift);
@@ -146,7 +149,8 @@ __attribute__((noinline)) bool settle(const Panel& panel, const Block& block, in
 }
 
 // Weights of the block's keys [key, key + Keys) for Vecs vectors of rows from `column` on, into P.
-// The accumulators start at minus the reference, so that the product comes out ready for exp2, and
+// The accumulators start at 0 and are scaled behind the sum, so that a score is the same to the bit
+// as in the backward pass: delta, made of these weights, is then that of its weights too. They
 // never leave the registers unless the rare way is needed: nothing here may take their address, and
 // the loops over them are unrolled before the compiler decides where they live.
 template <class Real, int Keys, int Vecs>
@@ -161,16 +165,22 @@ void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_
     Vec<Real> x[Keys][Vecs];
 #pragma GCC unroll 8
     for (int j = 0; j < Vecs; ++j) {
-        const Vec<Real> m = S::load(state.m + j * L);
-        Vec<Real> start = zero;
-        if (plain) start = S::select(S::equal(m, lowest), zero, S::sub(zero, m));
 #pragma GCC unroll 8
-        for (int i = 0; i < Keys; ++i) x[i][j] = start;
+        for (int i = 0; i < Keys; ++i) x[i][j] = zero;
     }
     multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
                                static_cast<const Real*>(panel.qt) + column, x);
     bool settled = false;
     if (plain) {
+        const Vec<Real> factor = S::set1(Real(panel.s_factor));
+#pragma GCC unroll 8
+        for (int j = 0; j < Vecs; ++j) {
+            const Vec<Real> m = S::load(state.m + j * L);
+            const Vec<Real> shift = S::select(S::equal(m, lowest), zero, m);
+            // Not in one step: the score that is the reference must differ from it by 0.
+#pragma GCC unroll 8
+            for (int i = 0; i < Keys; ++i) x[i][j] = S::sub(S::mul(x[i][j], factor), shift);
+        }
         if (block.visible) {
 #pragma GCC unroll 8
             for (int i = 0; i < Keys; ++i) {

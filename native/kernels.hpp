@@ -38,7 +38,8 @@ struct Block {
 struct Panel {
     int64_t rows, D, E;
     Matrix q, k, v;     // q starts at the panel's first row; k and v at key 0
-    double q_factor;    // multiplies q as it is transposed: scale * log2(e), or scale / softcap
+    double q_factor;    // multiplies q as it is transposed
+    double s_factor;    // multiplies q . k: scale * log2(e), or scale / softcap; 1 where q has it
     double cap_factor;  // softcap * log2(e): score = cap_factor * tanh(q . k); 0: no softcap
     double sink;        // the head's sink in log2 units; -inf: none
     void* qt;           // [D][kPanel]
@@ -93,7 +94,7 @@ struct Kernels {
 
     // out[j][i] = bias[i][j] in log2 units, for i < lanes and j < count (`swapped`: bias[j][i]).
     // Where that is -inf, bit i of visible[j] is cleared: such a bias hides as a mask does. What is
-    // finite stays finite: the lowest number hides nothing.
+    // finite stays finite: the lowest number hides nothing, the largest is no infinity.
     void (*lay_out_bias[2])(const Matrix& bias, bool swapped, int64_t lanes, int64_t count,
                             void* out, uint64_t* visible);
 

@@ -75,11 +75,14 @@ const uint8_t* booleans(const Array& a) {
     return static_cast<const uint8_t*>(a.data);
 }
 
-// Eight booleans, one a byte, to eight bits: the multiplication moves bit 8i to bit 56 + i.
+// Eight booleans, one a byte, to eight bits: any byte that is not 0 is true, and has its top bit
+// set, or sets it when 127 is added to the rest; the multiplication moves bit 8i to bit 56 + i.
 uint64_t pack8(const uint8_t* p) {
+    constexpr uint64_t rest = 0x7f7f7f7f7f7f7f7fu;
     uint64_t x;
     __builtin_memcpy(&x, p, 8);
-    return ((x & 0x0101010101010101u) * 0x0102040810204080u) >> 56;
+    x |= (x & rest) + rest;
+    return ((x >> 7 & 0x0101010101010101u) * 0x0102040810204080u) >> 56;
 }
 
 void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,

@@ -411,7 +411,8 @@ struct LseWorker {
         panel.m = scratch.take(kPanel);
         panel.l = panel.ot = scratch.take(2 * kPanel);
         panel.k_rows = scratch.take((p.q.dtype > DType::f32) * kBlock * p.D);
-        panel.q_factor = p.q_factor();
+        panel.q_factor = 1;
+        panel.s_factor = p.q_factor();
         panel.cap_factor = p.softcap * kLog2e;
     }
 };

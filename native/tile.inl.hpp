@@ -186,7 +186,7 @@ void lay_out_bias(const Matrix& bias, bool swapped, int64_t lanes, int64_t count
     if (!swapped) {
         transpose_in<Real>(bias, lanes, count, 1, tile);
     }
-    const Vec<Real> lowest = S::set1(-__builtin_inff());
+    const Vec<Real> lowest = S::set1(-__builtin_inff()), highest = S::set1(__builtin_inff());
     const Vec<Real> least = S::set1(-kMost), most = S::set1(kMost);
     for (int64_t j = 0; j < count; ++j) {
         for (int64_t i = 0; i < lanes; i += S::kLanes) {
@@ -196,6 +196,7 @@ void lay_out_bias(const Matrix& bias, bool swapped, int64_t lanes, int64_t count
             visible[j] &= ~(S::to_bits(hides) << i);
             Vec<Real> y = S::max(least, S::mul(x, S::set1(Real(kLog2e))));
             y = S::select(S::greater(y, most), most, y);
+            y = S::select(S::equal(x, highest), highest, y);
             S::store(tile + j * kPanel + i, y);
         }
     }

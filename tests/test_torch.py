@@ -379,6 +379,9 @@ def test_what_pytorchs_cpu_kernel_gets_wrong_is_right_here():
             "attn_mask: is torch.int64",
         ),
         ({"attn_mask": torch.ones(5, 6, dtype=torch.bool)}, ValueError, "mask: shape is"),
+        ({"attn_mask": [[True]]}, TypeError, "attn_mask: list, must be a torch.Tensor or None"),
+        ({"is_causal": "no"}, TypeError, "is_causal: is 'no', must be True or False"),
+        ({"enable_gqa": 1}, TypeError, "enable_gqa: is 1, must be True or False"),
     ],
 )
 def test_wrong_options_are_named(options, kind, words):
@@ -391,6 +394,8 @@ def test_wrong_arrays_are_named():
     for arguments, kind, words in [
         ((q.detach().numpy(), k, v), TypeError, "q: ndarray, must be a torch.Tensor"),
         ((q, k.float(), v), TypeError, "k: dtype is float32, must be float64 as q"),
+        ((q[0, 0, 0], k, v), ValueError, "q: has 1 axis, must be"),
+        ((torch.cat([q, q[:1]]), k, v), ValueError, "leading axes .* do not broad"),
     ]:
         with pytest.raises(kind, match=words):
             attention(*arguments)
@@ -400,6 +405,11 @@ def test_wrong_arrays_are_named():
         attention(q, k, v, bias=1.0)
     with pytest.raises(TypeError, match=r"scale: a torch.Tensor, must be a number"):
         attention(q, k, v, scale=torch.tensor(0.5))
+    for name, number, kind in [("scale", "1", TypeError), ("softcap", True, TypeError)]:
+        with pytest.raises(kind, match=f"{name}: a .*, must be a number"):
+            attention(q, k, v, **{name: number})
+    with pytest.raises(ValueError, match="q: has 1 axis, must be"):  # not an index out of range
+        attention(q[0, 0, 0], k, v, mask=ch.causal())
     with pytest.raises(ValueError, match="lengths"):
         attention(q, k, v, mask=ch.lengths([1, 2, 3]))
     with pytest.raises(ValueError, match="has 3 heads, must have 1 or 4"):

@@ -1,7 +1,7 @@
 """Arrays of other libraries: into NumPy views on the way in, back into their kind on the way out.
 
     kind      goes in as                                         comes out as
-    numpy     itself                                             numpy.ndarray
+    numpy     itself, a subclass as a view                       numpy.ndarray
     torch     a view of the CPU tensor                           torch.Tensor
     jax       a view of the CPU array                            jax.Array
     dlpack    a view, by `__dlpack__`                            by its namespace's from_dlpack,
@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 
-__all__ = ["any_arrays", "to_numpy"]
+__all__ = ["any_arrays", "plain_array", "to_numpy"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -82,13 +82,34 @@ def _convert_and_call(
     if len(found) > 1:
         said = ", ".join(f"{name} is {_type_name(x)}" for name, x in found.values())
         raise TypeError(f"arrays of different kinds: {said}; must all be of one kind")
-    if not found or "numpy" in found:
+    if not found:
         return function(*args, **options)
+    if "numpy" in found:
+        plain = [_map(_without_subclass, name, x) for name, x in named]
+        options = {name: _map(_without_subclass, name, x) for name, x in options.items()}
+        return function(*plain, **options)
     (kind, (_, example)), *_ = found.items()
     converted = [_map(to_numpy, name, x) for name, x in named]
     result = function(*converted, **{name: _map(to_numpy, name, x) for name, x in options.items()})
     back = _OUT_OF[kind]
     return _map(lambda _, x: back(x, example) if isinstance(x, np.ndarray) else x, "", result)
+
+
+def plain_array(name: str, given: Any) -> Any:
+    """Numbers of any kind, nested lists too, as a NumPy array: for what a mask or rule holds."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise TypeError(f"{name}: a masked array, must be a plain one")
+    try:
+        return np.asarray(to_numpy(name, given))
+    except ValueError:
+        raise ValueError(f"{name}: has rows of different lengths, must be an array") from None
+
+
+def _without_subclass(name: str, x: Any) -> Any:
+    """np.matrix and its like mean other things by * and by indexing; a masked array is an error."""
+    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        return x.view(np.ndarray)
+    return x
 
 
 def _items(name: str, x: Any) -> list[tuple[str, Any]]:

@@ -32,6 +32,9 @@ _SUPPORTED = "float64, float32, float16 or bfloat16"
 
 # Offsets into any operand are counted in bytes, in int64.
 _MOST_ELEMENTS = 2**59
+# Leading axes that the core walks, and columns whose scratch can still be counted (problem.hpp).
+_MOST_LEAD = 16
+_MOST_COLUMNS = 2**40
 # Beyond it float32 arithmetic on the scores has no room left.
 _LARGEST_FACTOR = 1e30
 
@@ -85,11 +88,17 @@ def check_attention(
     S, E = shape_k[-2], shape_v[-1]
 
     fits = D == shape_k[-1] and S == shape_v[-2] and G == groups_v
-    if not (fits and D and E and (H % G if G else H) == 0):
+    counts = 0 < D <= _MOST_COLUMNS and 0 < E <= _MOST_COLUMNS
+    if not (fits and counts and (H % G if G else H) == 0):
         _reject_sizes(q, k, v)
     lead = shape_q[:-3]
     if not lead == shape_k[:-3] == shape_v[:-3]:
         lead = _broadcast_lead(q, k, v)
+    if len(lead) > _MOST_LEAD:
+        raise ValueError(
+            f"q, k, v: {len(lead)} axes before the heads, must be at most {_MOST_LEAD}; "
+            + _shapes(q=q, k=k, v=v)
+        )
     cells = H * T * max(D, E)
     for n in lead:
         cells *= n
@@ -256,6 +265,9 @@ def _reject_sizes(q: Any, k: Any, v: Any) -> NoReturn:
         raise ValueError(f"q, k: D is 0, must be at least 1; {shapes}")
     if v.shape[-1] == 0:
         raise ValueError(f"v: E is 0, must be at least 1; {shapes}")
+    for name, letter, n in (("q, k", "D", q.shape[-1]), ("v", "E", v.shape[-1])):
+        if n > _MOST_COLUMNS:
+            raise ValueError(f"{name}: {letter} is {n}, must be at most 2**40; {shapes}")
     if q.ndim > 2 and G != v.shape[-3]:
         raise ValueError(f"v: {v.shape[-3]} value heads but k has {G} key heads; {shapes}")
     raise ValueError(f"k, v: {H} query heads are not a multiple of {G} key heads; {shapes}")
@@ -314,10 +326,16 @@ def _check_options(
             raise TypeError(f"bias: dtype is bool, must be {dtype} as q; a boolean array is mask=")
         _check_dtype("bias", bias, dtype, "q")
         _check_spread("bias", bias, problem.score_shape, letters, qkv)
-    if softcap is not None and not _number("softcap", softcap) >= 1 / _LARGEST_FACTOR:
-        raise ValueError(
-            f"softcap: {softcap}, must be positive, at least 1e-30; None leaves scores uncapped"
-        )
+    if softcap is not None:
+        cap = _number("softcap", softcap)
+        if not cap >= 1 / _LARGEST_FACTOR:
+            raise ValueError(
+                f"softcap: {softcap}, must be positive, at least 1e-30; None leaves scores uncapped"
+            )
+        if abs(problem.scale) > cap * _LARGEST_FACTOR:
+            raise ValueError(
+                f"softcap: {softcap}, must be at least 1e-30 of scale = {problem.scale}"
+            )
     if sink is not None:
         _check_kind("sink", sink)
         _check_dtype("sink", sink, dtype, "q")

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import plain_array
+
 __all__ = ["Bias", "alibi", "relative_bias"]
 
 Floats = NDArray[np.float64]
@@ -84,6 +86,8 @@ def alibi(slopes: ArrayLike) -> Bias:
             [-0.5, -0. ]]])
     """
     array = _floats("slopes", slopes)
+    if not np.isfinite(array).all():
+        raise ValueError("slopes: has NaN or inf, must be finite")
     if array.ndim > 1:
         raise ValueError(f"slopes: shape is {array.shape}, must be () or (H,)")
     return _Alibi(array)
@@ -111,7 +115,7 @@ def relative_bias(values: ArrayLike, first: int = 0) -> Bias:
 
 
 def _floats(name: str, value: Any) -> Floats:
-    array = np.asarray(value)
+    array = plain_array(name, value)
     if array.dtype.kind not in "fiu":
         raise TypeError(f"{name}: is {array.dtype}, must be real numbers")
     return np.array(array, dtype=np.float64)

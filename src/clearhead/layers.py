@@ -224,6 +224,8 @@ class MultiHeadAttention:
         cls, state: Mapping[str, Any], num_heads: int, *, add_zero_attn: bool = False
     ) -> MultiHeadAttention:
         """A layer of these parameters: everything but H and add_zero_attn shows in their shapes."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state: {type(state).__name__}, must be a mapping {{name: array}}")
         arrays = {name: parameter(name, x) for name, x in state.items()}
         fused = "in_proj_weight" in arrays
         inner = ["in_proj_weight"] if fused else ["q_proj_weight", "k_proj_weight", "v_proj_weight"]

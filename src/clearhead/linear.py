@@ -250,7 +250,7 @@ def _grouped(x: Array, problem: Problem) -> Array:
     """(..., H, T, n) as (..., G, R, T, n); (..., G, S, n) as (..., G, 1, S, n)."""
     heads = 1 if problem.flat else x.shape[-3]
     groups = problem.G or 1  # no heads at all: the axis of size 0 is R
-    return x.reshape(*x.shape[:-3], min(groups, heads) or 1, heads // groups, *x.shape[-2:])
+    return x.reshape(*x.shape[:-3], groups, heads // groups, *x.shape[-2:])
 
 
 def _work(x: Array, problem: Problem) -> Array:

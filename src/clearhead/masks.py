@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ._arrays import plain_array
 from .rules import (
     Allowed,
     Band,
@@ -164,7 +165,7 @@ def blocks(pattern: ArrayLike, block: int) -> Mask:
            [1, 1, 0],
            [1, 1, 1]])
     """
-    array = np.asarray(pattern)
+    array = plain_array("pattern", pattern)
     if array.dtype != np.bool_ or array.ndim != 2:
         raise _wrong("pattern", array, "booleans (ceil(T / block), ceil(S / block))")
     return Blocks(array.copy(), whole("block", block, 1))
@@ -176,7 +177,7 @@ def allowed(array: ArrayLike) -> Mask:
     >>> allowed([[True, False]]) & causal()
     allowed((1, 2) array) & causal()
     """
-    given = np.asarray(array)
+    given = plain_array("array", array)
     if given.dtype != np.bool_:
         raise _wrong("array", given, "booleans (True = may attend)")
     return Allowed(given if given.ndim >= 2 else np.atleast_2d(given))
@@ -188,7 +189,9 @@ def _wrong(name: str, array: NDArray[Any], want: str) -> Exception:
 
 
 def _ids(name: str, value: ArrayLike) -> Ints:
-    array = np.asarray(value)
+    array = plain_array(name, value)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"{name}: is {array.dtype}, must be integers")
+    if array.dtype.kind == "u" and array.size and array.max() >= 2**63:
+        raise ValueError(f"{name}: has {array.max()}, must be below 2**63")
     return np.array(array, dtype=np.int64)

@@ -49,6 +49,8 @@ def read_parameters(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dic
 
 def matching(parameters: Mapping[str, Array], state: Mapping[str, Any]) -> dict[str, Array]:
     """The arrays of a state dict, which must have the names and shapes of these parameters."""
+    if not isinstance(state, Mapping):
+        raise TypeError(f"state: {type(state).__name__}, must be a mapping {{name: array}}")
     missing, extra = parameters.keys() - state.keys(), state.keys() - parameters.keys()
     if missing or extra:
         raise ValueError(
@@ -85,7 +87,7 @@ def glorot(rng: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any
 def check_input(
     name: str, x: Any, dtype: np.dtype[Any], size: int, shape: tuple[int, ...] | None = None
 ) -> None:
-    if not isinstance(x, np.ndarray):
+    if not isinstance(x, np.ndarray) or isinstance(x, np.matrix | np.ma.MaskedArray):
         raise TypeError(f"{name}: {type(x).__name__}, must be a NumPy array")
     if x.dtype != dtype:
         raise TypeError(f"{name}: dtype is {x.dtype}, must be {dtype} as the layer's")

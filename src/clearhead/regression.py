@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._arrays import any_arrays
+from ._arrays import any_arrays, plain_array
 from ._check import LSE_DTYPE, Problem, check_attention
 from .ops import attention
 
@@ -72,13 +72,14 @@ def kernel_regression(
             raise TypeError("bandwidth: is given beside a callable kernel, which has its own")
         return _by_callable(problem, queries, keys, values, kernel)
     h = 1.0 if bandwidth is None else _positive("bandwidth", bandwidth)
+    wanted = 'must be "softmax", "gaussian" or a callable'
+    if not isinstance(kernel, str):
+        raise TypeError(f"kernel: is {type(kernel).__name__}, {wanted}")
     if kernel == "softmax":
         return attention(queries, keys, values, scale=1 / h)
     if kernel == "gaussian":
         return _gaussian(problem, queries, keys, values, h)
-    wanted = 'must be "softmax", "gaussian" or a callable'
-    kind = ValueError if isinstance(kernel, str) else TypeError
-    raise kind(f"kernel: is {kernel!r}, {wanted}")
+    raise ValueError(f"kernel: is {kernel!r}, {wanted}")
 
 
 def _gaussian(problem: Problem, q: Array, k: Array, v: Array, h: float) -> Array:
@@ -197,7 +198,11 @@ class SoftLookup:
         kernel: Kernel = "softmax",
         bandwidth: float | None = None,
     ) -> None:
-        self._index = {key: i for i, key in enumerate(keys)}
+        try:
+            keys = list(keys)
+            self._index = {key: i for i, key in enumerate(keys)}
+        except TypeError as error:
+            raise TypeError(f"keys: {error}, must be names that can be hashed") from None
         if len(self._index) != len(keys):
             twice = next(key for i, key in enumerate(keys) if self._index[key] != i)
             raise ValueError(f"keys: {twice!r} is there twice, must be different")
@@ -234,11 +239,14 @@ class SoftLookup:
 
     def mix(self, weights: Mapping[Any, float]) -> Any:
         """The mean of the values by these weights, {key: weight}; keys left out weigh 0."""
+        if not isinstance(weights, Mapping):
+            raise TypeError(f"weights: {type(weights).__name__}, must be a mapping {{key: weight}}")
         share = np.zeros(len(self))
         for key, weight in weights.items():
             if key not in self._index:
                 raise KeyError(key)
-            if not (isinstance(weight, int | float | np.number) and 0 <= weight < math.inf):
+            real = isinstance(weight, int | float | np.integer | np.floating)
+            if not (real and 0 <= weight < math.inf):
                 raise ValueError(
                     f"weights: {key!r} has {weight!r}, must be a number of at least 0, finite"
                 )
@@ -274,7 +282,7 @@ class SoftLookup:
     def _ask(self, vector: ArrayLike, values: Floats) -> Floats:
         if self._vectors is None:
             raise ValueError("vectors: there are none, must be given to look up by a vector")
-        query = np.asarray(vector)
+        query = plain_array("vector", vector)
         if query.dtype.kind not in "fiub":
             raise TypeError(f"vector: is {query.dtype}, must be real numbers")
         if query.shape != self._vectors.shape[1:]:
@@ -285,10 +293,7 @@ class SoftLookup:
 
 
 def _entries(name: str, given: ArrayLike, count: int) -> Floats:
-    try:
-        array = np.asarray(given)
-    except ValueError:
-        raise ValueError(f"{name}: are of different shapes, must be of one") from None
+    array = plain_array(name, given)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name}: are {array.dtype}, must be real numbers")
     if array.ndim == 0 or len(array) != count:

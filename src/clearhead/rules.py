@@ -392,7 +392,8 @@ class Allowed(Mask):
     def check(
         self, T: int, S: int, lead: tuple[int, ...] | None = None, H: int | None = None
     ) -> None:
-        outer = self.array.shape[:-2] if lead is None or H is None else (*lead, H)
+        heads = () if H is None else (H,)
+        outer = self.array.shape[:-2] if lead is None else (*lead, *heads)
         _fits("mask", self.array.shape, (*outer, T, S), "(..., H, T, S)")
 
 

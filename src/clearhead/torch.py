@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 try:
     import torch
 except ImportError:
@@ -24,6 +26,7 @@ from torch import Tensor
 
 import clearhead
 
+from ._check import check_attention
 from ._torch_operator import Rest, Transformable
 
 __all__ = ["attention", "scaled_dot_product_attention"]
@@ -64,6 +67,9 @@ def attention(
             raise TypeError(
                 f"{name}: a torch.Tensor, must be a number; multiply q by a scale to be learned"
             )
+    if not torch.compiler.is_compiling():  # there the operator says it, with its arrays
+        _check(q, k, v, scale, softcap)
+        scale, softcap = (None if x is None else float(x) for x in (scale, softcap))
     mask_kinds, mask_numbers, mask_arrays = _lowered_mask(mask, q, k, v)
     bias_kind, bias, bias_reach = _lowered_bias(bias, q)
     if sink is not None and not isinstance(sink, Tensor):
@@ -99,6 +105,14 @@ def scaled_dot_product_attention(
 
     A query that sees no key gives 0 and gradient 0.
     """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: {type(x).__name__}, must be a torch.Tensor")
+    if not isinstance(attn_mask, Tensor | None):
+        raise TypeError(f"attn_mask: {type(attn_mask).__name__}, must be a torch.Tensor or None")
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa)):
+        if not isinstance(flag, bool):
+            raise TypeError(f"{name}: is {flag!r}, must be True or False")
     if dropout_p != 0:
         raise ValueError(
             f"dropout_p: is {dropout_p}, must be 0: attention is exact here and its weights are "
@@ -140,6 +154,16 @@ def _same_heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tens
         raise ValueError(f"query, key, value: have {H}, {K} and {V} heads, must broadcast{hint}")
     q, k, v = (x.expand(*x.shape[:-3], n, *x.shape[-2:]) for x in (q, k, v))
     return q, k, v
+
+
+_ZERO = np.zeros(1, np.float32)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, scale: Any, softcap: Any) -> None:
+    """Ranks, sizes and numbers in the words of `clearhead.attention`, before PyTorch sees them."""
+    shapes = [tuple(x.shape) for x in (q, k, v)]
+    x, y, z = (np.ndarray(n, np.float32, _ZERO, 0, (0,) * len(n)) for n in shapes)
+    check_attention(x, y, z, scale=scale, softcap=softcap)
 
 
 # Masks and biases that are rules reach the operator as words, numbers and tensors: all that an
