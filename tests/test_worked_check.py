@@ -538,3 +538,75 @@ def test_right_articles_of_any_size_and_precision_pass_and_a_gross_misprint_neve
     steps[which][row, column] += 1.0
     report = ch.check(text(steps))
     assert (captions[which], row + 1, column + 1) in cells(report, "wrong")
+
+
+REPEATED = """
+```
+# Q (2 x 2)
+1.0 0.5
+0.2 1.4
+```
+
+```
+# K (2 x 2)
+1.1 0.4
+0.3 1.2
+```
+
+```
+# Scores = Q x K^T
+1.30 0.90
+1.78 1.74
+```
+
+Scaled, $\\frac{1.78}{\\sqrt{2}} = 1.26$, and then $e^{1.26} = 3.53$, but 1.30 / sqrt(2) = 0.92.
+Of all: 1.26 + 1.23 = 2.49, so softmax([1.26, 1.23]) = [0.507, 0.493].
+"""
+
+
+def test_an_equation_that_uses_a_wrong_number_inherits_it_to_the_end():
+    report = ch.check(REPEATED, name="a.md")
+    (score,) = [f for f in report.findings if f.kind == "wrong"]
+    assert (score.printed, score.should_be, score.line) == ("1.78", "0.78", 17)
+    heirs = [f for f in report.findings if f.kind == "inherited"]
+    assert [(f.line, f.printed, f.should_be) for f in heirs] == [
+        (20, "1.78", "0.78"), (20, "1.26", "0.55"), (20, "1.26", "0.55"), (20, "3.53", "1.73"),
+        (21, "1.26", "0.55"), (21, "2.49", "1.78"), (21, "1.26", "0.55"), (21, "0.507", "0.336"),
+        (21, "0.493", "0.664"),
+    ]  # fmt: skip
+    assert {f.because for f in heirs} == {"inherited from Scores, row 2, column 1, line 17"}
+    assert ch.check(report.corrected(REPEATED)).findings == ()
+
+
+def test_a_number_that_is_also_right_somewhere_is_not_taken_for_the_wrong_one():
+    also = REPEATED.replace("0.5\n0.2 1.4", "0.5\n0.2 1.4\n```\n\n```\n# V (1 x 2)\n1.78 1.00")
+    assert [f.kind for f in ch.check(also).findings] == ["wrong"]
+    before = REPEATED.replace("\n```\n# Q", "Elsewhere 1.78 / sqrt(2) = 1.26.\n\n```\n# Q", 1)
+    assert 1 not in {f.line for f in ch.check(before).findings}
+
+
+def test_a_result_that_is_right_for_the_right_number_stays_and_its_operand_is_mended():
+    text = REPEATED.split("Scaled,")[0] + "Scaled, 1.78 / sqrt(2) = 0.55, or 1.78 / sqrt(2) = 0.99."
+    found = ch.check(text).findings[1:]
+    assert [(f.kind, f.printed, f.should_be) for f in found] == [
+        ("inherited", "1.78", "0.78"), ("inherited", "1.78", "0.78"), ("wrong", "0.99", "0.55"),
+    ]  # fmt: skip
+
+
+def test_a_repeated_number_keeps_its_sign():
+    text = "0.2(1.1) - 1.4(0.4) = -1.34, so (-1.34) / 2 = -0.67 and 2 - 1.34 = 0.66."
+    report = ch.check(text)
+    assert report.corrected(text) == (
+        "0.2(1.1) - 1.4(0.4) = -0.34, so (-0.34) / 2 = -0.17 and 2 - 0.34 = 1.66."
+    )
+    flipped = "0.5(0.4) - 0.1 = -1.34, so 2 - 1.34 = 0.66."
+    assert ch.check(flipped).corrected(flipped) == "0.5(0.4) - 0.1 = 0.10, so 2 - (-0.10) = 2.10."
+
+
+@pytest.mark.parametrize(
+    "caption", [r"Divided by $\sqrt{4} = 2$:", r"Row\1_sum \g<0>_x:", r"a\_b\:"]
+)
+def test_a_caption_may_hold_backslashes(caption):
+    table = "| a | b |\n|---|---|\n| 0.50 | 0.25 |\n| 0.75 | 1.25 |\n"
+    report = ch.check(f"Scores:\n\n{table}\n{caption}\n\n{table}\n# {caption} softmax\n\n{table}")
+    assert report.findings == () and "$" not in "".join(claim.name for claim in report.claims)

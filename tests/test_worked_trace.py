@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import clearhead as ch
+import tiny_bert
 from chromium import Chromium
 from clearhead import reference
 from clearhead.cli import main
+from clearhead.models.bert import Bert
 
 Q = [[1.0, 0.5], [0.2, 1.4], [0.7, 0.1]]
 K = [[1.1, 0.4], [0.3, 1.2], [0.6, 0.9]]
@@ -297,23 +299,85 @@ def test_in_a_browser_what_made_a_cell_lights_up(tmp_path):
         browser.close()
 
 
-def test_a_head_of_a_model_is_traced_to_its_weights(tmp_path, monkeypatch, rng):
-    from clearhead.models import read as module
-    from clearhead.models.run import AttentionRun, LayerState
-    from clearhead.models.tokens import Token, Word
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_a_head_of_a_model_is_traced_from_its_layers_input_to_its_share_of_the_output(
+    tmp_path, family
+):
+    folder = tiny_bert.write(tmp_path / family, family)
+    text = "the animal road, the road"
+    bert, run = Bert(folder), ch.read(text, folder)
+    ids = [token.id for token in run.tokens]
+    layers = list(bert.layers(ids))
+    for layer in range(tiny_bert.LAYERS):
+        X = bert.embedded(ids) if layer == 0 else layers[layer - 1].hidden
+        shares = 0.0
+        for head in range(tiny_bert.HEADS):
+            trace = ch.trace(text=text, model=folder, layer=layer, head=head)
+            assert [step.name for step in trace] == [
+                "X", "W_Q", "b_Q", "queries", "W_K", "b_K", "keys", "W_V", "b_V", "values",
+                "scores", "scaled", "maximum", "exponentials", "sums", "weights", "weighted sum",
+                "W_O", "output",
+            ]  # fmt: skip
+            for name, own in (
+                ("X", X),
+                ("queries", run.layers[layer].q[head]),
+                ("keys", run.layers[layer].k[head]),
+                ("weights", run.map(layer)[head]),
+            ):
+                np.testing.assert_allclose(trace[name].numbers, own, rtol=0, atol=2e-5)
+            assert trace["scores"].rows[:3] == ("[CLS]", "the", "animal")
+            shares = shares + trace.out
+        whole = ch.trace(text=text, model=folder, layer=layer, head=None)
+        np.testing.assert_allclose(shares + whole["b_O"].numbers, whole.out, rtol=0, atol=1e-12)
+        assert whole["weights"].shape == (tiny_bert.HEADS, len(ids), len(ids))
 
-    q, k = rng.standard_normal((2, 3, 2, 5)).astype(np.float32)
-    _, lse = ch.attention_with_lse(*(a.astype(np.float64) for a in (q, k, k)))
-    tokens = [Token(0, "a", "a", 0, 1, 0, False), Token(1, "##b", "b", 1, 2, 0, False)]
-    words = [Word("ab", 0, 2, (0, 1), False)]
-    run = AttentionRun("tiny", "ab", tokens, words, [LayerState(q, k, lse)])
-    monkeypatch.setattr(module, "read", lambda text, model: run)
-    trace = ch.trace(text="ab", layer=0, head=2)
-    np.testing.assert_allclose(trace["weights"].numbers, run.map(0)[2], rtol=1e-5)
-    assert trace.steps[-1].name == "weights" and trace["scores"].rows == ("a", "b")
-    assert "not values" in trace.notes[0] and trace.notes[0] in " ".join(str(trace).split())
-    with pytest.raises(ValueError, match=r"^head: is 3, the model has 3, counted from 0"):
-        ch.trace(text="ab", head=3)
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_all_heads_of_a_models_layer_add_what_transformers_says_they_add(tmp_path, family):
+    torch = pytest.importorskip("torch", reason="the peer of this test is PyTorch")
+    transformers = pytest.importorskip("transformers", reason="the peer of this test")
+    folder = tiny_bert.write(tmp_path / family, family)
+    theirs = transformers.AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    of_layer = theirs.transformer.layer if family == "distilbert" else theirs.encoder.layer
+    dense = (
+        of_layer[1].attention.out_lin
+        if family == "distilbert"
+        else of_layer[1].attention.output.dense
+    )
+    seen = []
+    dense.register_forward_hook(lambda _, given, out: seen.append((given[0][0], out[0])))
+    ours = ch.trace(text="the animal, road", model=folder, layer=1, head=None)
+    ids = [token.id for token in ch.read("the animal, road", folder).tokens]
+    with torch.no_grad():
+        theirs(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long))
+    ((context, out),) = seen
+    np.testing.assert_allclose(ours["concatenation"].numbers, context.numpy(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(ours.out, out.numpy(), rtol=0, atol=2e-5)
+
+
+def test_a_trace_of_a_model_is_printed_and_checks_out(tmp_path, capsys):
+    folder = str(tiny_bert.write(tmp_path / "tiny"))
+    command = ["trace", "--text", "the animal road", "--model", folder, "--layer", "1"]
+    assert main([*command, "--head", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("tiny, layer 1, head 2, 5 tokens") and "What layer 0 made" in out
+    assert max(map(len, out.split("\n"))) <= 80
+    assert "of 15 columns left out" in out
+    file = tmp_path / "t.md"
+    assert main([*command, "--markdown", str(file)]) == 0
+    assert ch.check(file.read_text("utf-8")).findings == ()
+    capsys.readouterr()
+    for wrong, sentence in {
+        ("--head", "3"): "head: is 3, the model has 3, counted from 0",
+        ("--layer", "2"): "layer: is 2, the model has 2, counted from 0",
+        ("--layer", "-1"): "layer: is -1, the model has 2, counted from 0",
+        ("--text", "a " * 99): "text: is 101 tokens, the model takes 61; give a part of it",
+        ("--text", "a " * 99_999): "text: is more than ",
+        ("--text", " "): "text: ",
+    }.items():
+        assert main([*command, *wrong]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"clearhead: {sentence}") and err.count("\n") == 1
 
 
 WRONG = {

@@ -132,6 +132,11 @@ class Bert:
             x += self._segment
         return _normalised(x, *self._norm, self._epsilon)
 
+    def attention_weights(self, layer: int) -> dict[str, tuple[_Floats, _Floats]]:
+        """Of a layer's q, k, v and out the weight (in, out), as in x W + b, and the bias (out,)."""
+        block = self._blocks[layer]
+        return {name: (block[name][0].T, block[name][1]) for name in ("q", "k", "v", "out")}
+
     def layers(self, ids: list[int]) -> Iterator[Layer]:
         """Run the encoder on one text's token ids (T,), yielding each layer as it is done.
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from .check_arithmetic import written_out, wrong_results
+from .check_arithmetic import written_out
 from .check_claims import understand
 from .check_formula import Node
 from .check_guess import agreement
 from .check_numbers import Problem
-from .check_read import Article, read_article
+from .check_read import read_article
 from .check_report import CheckReport, Claimed, Finding, counted, write_beside
+from .check_sentences import doubt, judge
 from .check_values import DoesNotFit
 from .check_verify import Root, Verdict, verify
 
@@ -51,7 +52,7 @@ def check(text: str, *, name: str = "text") -> CheckReport:
         for v in verdicts
         if v.problem
     ]
-    equations, wrong, doubts = _equations(article)
+    equations, wrong, doubts = judge(article.equations, findings, article.matrices)
     malformed = [*article.malformed, *reading.malformed]
     if not (article.matrices or equations or malformed):
         malformed.append(
@@ -162,37 +163,6 @@ def _because(verdict: Verdict, row: int, column: int, value: float) -> str:
     return f"{text} = {right}" if abs(total - value) <= cell.half else f"{formula}"
 
 
-def _equations(article: Article) -> tuple[int, list[Finding], list[Problem]]:
-    """How many equations could be checked, what is wrong in them, and what is doubtful."""
-    count, found, doubts = 0, list[Finding](), list[Problem]()
-    for equation in article.equations:
-        wrong = wrong_results(equation)
-        if wrong is None:
-            continue
-        count += 1
-        for result in wrong:
-            cell = result.cell
-            should = cell.printed_like(result.should_be) if cell else f"{result.should_be:g}"
-            if result.doubtful:
-                doubts.append(_doubt(result.line, result.calculation, result.printed, should))
-                continue
-            found.append(
-                Finding(
-                    "wrong", result.line, result.calculation, 0, 0, result.printed, should,
-                    cell=cell,
-                )
-            )  # fmt: skip
-    return count, found, doubts
-
-
-def _doubt(line: int, where: str, printed: str, digits_give: str) -> Problem:
-    return Problem(
-        line,
-        f"{where}: {printed} is right only if the operands are rounded; "
-        f"the printed digits give {digits_give}",
-    )
-
-
 def _claimed(verdict: Verdict) -> Claimed:
     target = verdict.claim.target
     bad = int((verdict.wrong | verdict.inherited).sum())
@@ -217,7 +187,7 @@ def _hints(verdict: Verdict) -> list[Problem]:
         for i, j in doubtful:
             cell, place = target.rows[i][j], f"{target.label}, row {i + 1}, column {j + 1}"
             should = cell.printed_like(float(verdict.should_be[i, j]))
-            hints.append(_doubt(cell.line, place, cell.text, should))
+            hints.append(doubt(cell.line, place, cell.text, should))
         return hints
     if not verdict.claim.stated or 2 * wrong.sum() <= wrong.size:
         return []

@@ -58,7 +58,7 @@ def read_caption(text: str) -> Caption:
         candidates = [inside[1] if inside else "", plain.rpartition(":")[2] if ":" in plain else ""]
         candidates += [plain, outside, outside.split(",")[0]]
     formulas = tuple(dict.fromkeys(c.strip() for c in candidates if c.strip()))
-    name = re.split(r"\s*[=:,(]|\s+[-–—]\s", plain)[0].strip() if plain else ""
+    name = re.split(r"\s*[=:,(]|\s+[-–—]\s", plain)[0].replace("$", "").strip() if plain else ""
     part = _part(name) or ("" if "=" in plain else _part(plain))  # `m = max(masked)` is no mask
     of_head = re.search(r"\bhead (\d{1,4})\b", plain, re.IGNORECASE)
     head = of_head[1] if of_head else ""
@@ -134,7 +134,7 @@ class Names:
         keys = {key.partition("@")[0] for key in self.known if "_" in key}
         for key in sorted(keys, key=len, reverse=True):
             words = re.escape(key).replace("_", r"[\s_]")
-            text = re.sub(rf"\b{words}\b", key, text, flags=re.IGNORECASE)
+            text = re.sub(rf"\b{words}\b", key.replace("\\", r"\\"), text, flags=re.IGNORECASE)
         return text
 
     def resolve(self, node: Node) -> Node:

@@ -2,10 +2,8 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from .. import reference
 from . import trace_input as given
@@ -33,7 +31,7 @@ class Trace:
 
     steps      each a `Step`: name, formula, why, numbers, shape
     title      one line on where it starts
-    notes      what a reader must know, such as that there are no values
+    notes      what a reader must know, such as which columns of a model's weights are shown
     digits     digits after the point wherever the trace is shown
     highlight  (step, row, column) or (step, row, column, head): shown in brackets, with the rows
                and columns that made it; None: nothing
@@ -142,7 +140,7 @@ def trace(
     text: str | None = None,
     model: str | os.PathLike[str] | None = None,
     layer: int = 0,
-    head: int = 0,
+    head: int | None = 0,
     mask: Any = None,
     bias: Any = None,
     scale: float | None = None,
@@ -161,7 +159,8 @@ def trace(
     Starts from one of
     q, k, v          (T, D), (S, D), (S, E); or with a leading axis of heads, H of q, G of k and v
     X, W_Q, W_K, W_V (T, C), (C, heads * D) twice, (C, heads * E); b_Q, b_K, b_V to add
-    text             what one `head` of one `layer` of `model` (see `read`) did in it
+    text             what one `head`, or with None all heads, of a `layer` of `model` (see `read`)
+                     did in it, from what entered the layer to what its attention adds
 
     W_O, b_O  (heads * E, C), (C,)   the output projection
     mask      Mask, or bool that broadcasts to (H, T, S); True: may attend
@@ -179,8 +178,14 @@ def trace(
         raise ValueError(f"digits: is {digits!r}, must be a whole number from 1 to 12")
     steps: list[Step] = []
     notes: tuple[str, ...] = ()
+    whys: dict[str, str] = {}
     if text is not None:
-        h, title, notes = _head_of_model(text, model, layer, head)
+        from .trace_model import of_model
+
+        if W_O is not None or b_O is not None:
+            raise ValueError("W_O, b_O: are given with text, whose model has its own")
+        p, W_O, b_O, labels, title, notes, whys = of_model(text, model, layer, head)
+        steps, h = projections(p, labels)
     elif X is not None:
         p = given.projections_of(
             X, {"Q": W_Q, "K": W_K, "V": W_V}, {"Q": b_Q, "K": b_K, "V": b_V}, heads
@@ -206,10 +211,10 @@ def trace(
     steps += changed_scores(made[-1], size, options)
     last = steps[-1]
     steps += softmax_steps(last, h, options, size)
-    if h.v is not None:
-        arguments, keywords = for_reference(last, h, options, size)
-        out = reference.forward(*arguments, h.v, **keywords)[0]
-        steps += outputs(out, h, named[2], X is not None, *_output_projection(out, W_O, b_O))
+    arguments, keywords = for_reference(last, h, options, size)
+    out = reference.forward(*arguments, h.v, **keywords)[0]
+    steps += outputs(out, h, named[2], q is None, *_output_projection(out, W_O, b_O))
+    steps = [replace(step, why=whys.get(step.name, step.why)) for step in steps]
     made_trace = Trace(tuple(steps), title, notes, digits, highlight)
     if highlight is not None:
         made_trace.made_of(*highlight[:3], head=highlight[3] if len(highlight) > 3 else 0)
@@ -221,24 +226,6 @@ def _check_start(**starts: Any) -> None:
     if len(found) != 1:
         what = " and ".join(found) if found else "nothing"
         raise ValueError(f"trace: is given {what}, must start from one of q, k, v; X; text")
-
-
-def _head_of_model(
-    text: str, model: str | os.PathLike[str] | None, layer: int, head: int
-) -> tuple[Heads, str, tuple[str, ...]]:
-    """One head of one layer, as the model's own queries and keys."""
-    from ..models.read import read
-
-    run = read(text, model)
-    for name, value, count in (("layer", layer, run.num_layers), ("head", head, run.num_heads)):
-        if not 0 <= value < count:
-            raise ValueError(f"{name}: is {value}, the model has {count}, counted from 0")
-    state = run.layers[layer]
-    labels = given.names([token.text or token.raw for token in run.tokens], len(run.tokens), "q")
-    q, k = (array[head][None].astype(np.float64) for array in (state.q, state.k))
-    note = "A run keeps queries and keys, not values: this trace ends at the weights."
-    title = f"{run.model}, layer {layer}, head {head}, {_plural(len(labels), 'token')}"
-    return Heads(q, k, None, labels, labels), title, (note, *run.notes)
 
 
 def _options(h: Heads, mask: Any, bias: Any, scale: Any, softcap: Any, sink: Any) -> Options:

@@ -123,7 +123,8 @@ class Writer:
         name, at, rows, columns = places_of(self.steps, step, i, j, head)[which]
         other = self.steps[name]
         line = other.array[at, rows[0]] if rows is not None else other.array[at][:, columns[0]]  # type: ignore[index]
-        texts = [self.text(other, float(value)) for value in line]
+        places = decimals(other, self.digits)
+        texts = [shown(float(value), places) for value in line]
         return texts, np.array([float(text) for text in texts])
 
     def _product(self, step: Step, i: int, j: int, head: int) -> tuple[str, float]:

@@ -11,11 +11,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """q (H, T, D), k (G, S, D), v (G, S, E) or None, and the names of the tokens."""
+    """q (H, T, D), k (G, S, D), v (G, S, E), and the names of the tokens."""
 
     q: Array
     k: Array
-    v: Array | None
+    v: Array
     queries: tuple[str, ...]
     keys: tuple[str, ...]
 

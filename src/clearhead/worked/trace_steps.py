@@ -129,13 +129,11 @@ def _split(array: Array, heads: int) -> Array:
 
 def given_heads(h: Heads) -> list[Step]:
     """Queries, keys and values, when they are where the trace starts."""
-    steps = [
+    return [
         given("queries", h.q, h.queries, "What each token looks for."),
         given("keys", h.k, h.keys, "What each token offers to be found by."),
+        given("values", h.v, h.keys, "What each token hands over to its readers."),
     ]
-    if h.v is not None:
-        steps.append(given("values", h.v, h.keys, "What each token hands over to its readers."))
-    return steps
 
 
 def dot_scores(h: Heads, names: tuple[str, str]) -> list[Step]:
