@@ -183,3 +183,70 @@ def test_a_softcap_out_of_all_proportion_to_the_scale_is_refused():
 
 def test_slopes_that_are_no_numbers_are_refused():
     refused(ValueError, "slopes: has NaN or inf", lambda: ch.alibi([1.0, INF]))
+
+
+# -- sizes and states
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("D", "E"), [(1009, 1), (1, 1013), (1013, 1009)])
+def test_a_thousand_columns_beside_one(isa, dtype, D, E, rng):
+    q, k = (rng.normal(size=(2, n, D)).astype(dtype) for n in (3, 5))
+    v, dout = (rng.normal(size=(2, n, E)).astype(dtype) for n in (5, 3))
+    out, lse = ch.attention_with_lse(q, k, v)
+    grads = ch.attention_grad(dout, q, k, v, out, lse)
+    want = *reference.forward(q, k, v), *reference.backward(dout, q, k, v)[:3]
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    for got, truth in zip((out, lse, *grads[:3]), want, strict=True):
+        # A sum of n products of normal numbers has n^(1/2) times the rounding of one.
+        allowed = 4 * max(D, E) ** 0.5 * eps
+        np.testing.assert_allclose(got.astype(np.float64), truth, rtol=4 * eps, atol=allowed)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_states_merge_in_any_order_and_any_brackets(dtype, rng):
+    """The empty state is the identity, whatever its out holds."""
+    q, k, v = (rng.normal(size=(2, n, 3)).astype(dtype) for n in (5, 17, 17))
+    whole = ch.attention_with_lse(q, k, v)
+    a, b, c = (
+        ch.attention_with_lse(q, k[:, s], v[:, s]) for s in (slice(0, 1), slice(1, 9), slice(9, 17))
+    )
+    nothing = ch.AttentionWithLse(np.full_like(whole.out, NAN), np.full_like(whole.lse, -INF))
+
+    def merge(*states):
+        return ch.merge(*zip(*states, strict=True))
+
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    ways = [merge(a, b, c), merge(c, nothing, a, b), merge(merge(a, b), c), merge(a, merge(c, b))]
+    for out, lse in ways:
+        assert out.dtype == dtype and lse.dtype == whole.lse.dtype
+        np.testing.assert_allclose(lse, whole.lse, rtol=0, atol=4 * np.finfo(lse.dtype).eps * 4)
+        np.testing.assert_allclose(out.astype("f8"), whole.out.astype("f8"), rtol=0, atol=8 * eps)
+    same = merge(nothing, a)
+    assert same.out.tobytes() == a.out.tobytes() and same.lse.tobytes() == a.lse.tobytes()
+    out, lse = merge(nothing, nothing)
+    assert not out.any() and (lse == -INF).all()
+
+
+@pytest.mark.parametrize("rule", ["alibi", "relative"])
+@pytest.mark.parametrize("shape", [(67, 131), (131, 67)])
+def test_a_bias_by_rule_is_its_array_forward_and_backward(isa, rule, shape, rng):
+    T, S = shape
+    q, k, v, dout = (rng.normal(size=(2, 4, n, 3)) for n in (T, S, S, T))
+    if rule == "alibi":
+        bias = ch.alibi([0.5, 0.0, 0.1, -0.01])
+    else:
+        values = rng.normal(size=(4, 40))
+        values[1, 7] = -INF
+        bias = ch.relative_bias(values, first=-9)
+    given = {"mask": ch.window(left=50), "sink": rng.normal(size=4), "softcap": 3.0}
+    array = np.ascontiguousarray(bias.to_array(T, S))
+    out, lse = ch.attention_with_lse(q, k, v, bias=bias, **given)
+    want = ch.attention_with_lse(q, k, v, bias=array, **given)
+    np.testing.assert_allclose(out, want.out, atol=1e-14)
+    np.testing.assert_allclose(lse, want.lse, atol=1e-14)
+    got = ch.attention_grad(dout, q, k, v, out, lse, bias=bias, **given)
+    same = ch.attention_grad(dout, q, k, v, *want, bias=array, **given)
+    assert got.bias is None
+    for x, y in zip((*got[:3], got.sink), (*same[:3], same.sink), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)

@@ -40,12 +40,18 @@ WINDOW = "ch.causal() & ch.window(left=255)"
         ("", "out = ch.attention(q, q, q)", OUT),
         ("", f"out = ch.attention(q, q, q, mask={WINDOW})", OUT),
         (
+            "bias = np.zeros((n, 1), np.float32)",
+            f"out = ch.attention(q, q, q, mask={WINDOW}, bias=bias)",
+            OUT,
+        ),
+        ("", f"out = ch.attention(q, q, q, mask={WINDOW}, bias=ch.alibi(0.1))", OUT),
+        (
             f"m = {WINDOW}; out, lse = ch.attention_with_lse(q, q, q, mask=m)",
             "ch.attention_grad(q, q, q, q, out, lse, mask=m)",
             3 * OUT,
         ),
     ],
-    ids=["full", "window", "gradient"],
+    ids=["full", "window", "broadcast bias", "alibi", "gradient"],
 )
 def test_a_call_at_32768_takes_at_most_64_mib_beyond_its_result(
     setup: str, call: str, result_bytes: int
