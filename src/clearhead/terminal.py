@@ -108,7 +108,7 @@ def _links(ranking: Ranking, top: int) -> Text:
         lines.append(" ").append_text(_bar(weight, 22)).append(f"  {least}{weight:.2f}", "bold")
         lines.append(f"   {_head(ranking, first)}\n")
         shown = last + 1
-    more = len(ranking.weight) - shown
+    more = len(ranking.weight) - shown + ranking.weaker
     return lines.append(f"{'':20}{more:,} weaker links not shown\n" if more else "", _FAINT)
 
 
@@ -162,7 +162,8 @@ def _targets(units: Units, rows: Float, others: Float, heads: Heads, leave_out: 
     """One line a unit, by its largest weight in `rows` (heads, U): its three strongest heads."""
     lines = Text()
     order = np.argsort(-rows.max(0), kind="stable")
-    for place, unit in enumerate((u for u in order if u != leave_out), start=1):
+    ranked = [int(u) for u in order if u != leave_out]
+    for place, unit in enumerate(ranked[:_WORDS_SHOWN], start=1):
         best = np.argsort(-rows[:, unit], kind="stable")[:3]
         weight = float(rows[best[0], unit])
         lines.append(f"{place:>4} ", _FAINT).append(_fit(visible(units.labels[unit]), 14))
@@ -171,6 +172,9 @@ def _targets(units: Units, rows: Float, others: Float, heads: Heads, leave_out: 
         lines.append(f"  {f'{layer}.{head}':<6}").append(f"  {others[best[0], unit]:.2f}  ", _FAINT)
         also = (f"{rows[b, unit]:.2f} in {heads[b][0]}.{heads[b][1]}" for b in best[1:])
         lines.append(", ".join(also) + "\n", _FAINT)
+    more = len(ranked) - _WORDS_SHOWN
+    if more > 0:
+        lines.append(f"{'':5}{more:,} more words, read less: --json and --csv have them\n", _FAINT)
     return lines
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clearhead.viewer import ranking
+from clearhead.viewer import data, ranking
 
 
 def by_hand(run, layer: int, head: int) -> np.ndarray:
@@ -105,3 +105,30 @@ def test_a_word_reads_only_its_own_window_where_copies_count_as_the_word(make_ru
     assert links["a", "b"] == weights[1, 2]
     assert links["c", "b"] == weights[4, 3]
     assert ("b", "c") not in links and ("a", "c") not in links
+
+
+@pytest.mark.parametrize("room", [1, 40, 1 << 24])
+def test_a_long_text_is_ranked_some_readers_at_a_time_with_the_same_result(
+    animal, room, monkeypatch
+):
+    units, heads = ranking.words(animal, special=True), ranking.all_heads(animal)
+    whole = ranking.rank(animal, units, heads, include_self=True)
+    found = data.links(animal, units, heads, include_self=False, top=17)
+    monkeypatch.setattr(ranking, "_BLOCK_CELLS", room)
+    parts = ranking.rank(animal, units, heads, include_self=True)
+    for one, other in zip(whole[1:], parts[1:], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert data.links(animal, units, heads, include_self=False, top=17) == found
+
+
+def test_links_too_many_to_hold_are_the_weakest_and_are_counted(animal, monkeypatch):
+    units, heads = ranking.words(animal, special=True), ranking.all_heads(animal)
+    whole = ranking.rank(animal, units, heads, include_self=True)
+    monkeypatch.setattr(ranking, "_MOST_LINKS", 11)
+    few = ranking.rank(animal, units, heads, include_self=True)
+    assert len(few.weight) + few.weaker == len(whole.weight)
+    assert few.weaker > 50
+    np.testing.assert_array_equal(few.weight[:11], whole.weight[:11])
+    for unit in range(len(units)):
+        kept, every = few.weight[few.source == unit], whole.weight[whole.source == unit]
+        np.testing.assert_array_equal(kept[:3], every[:3])

@@ -44,7 +44,7 @@ def links(
 
     only    the units that a link must begin or end at; None: any
     Weights have the shortest digits that give back the float32.
-    Holds `top` links and the weights of one head and window, whatever the number of heads.
+    Holds `top` links and a block of weights, whatever the length and the number of heads.
     """
     best: list[Link] = []
     for block in blocks(run, units, heads):
@@ -55,7 +55,11 @@ def links(
             ends = np.isin(block.sources, only)[:, None] | np.isin(block.targets, only)
             weights = np.where(ends, weights, 0)
         flat = weights.ravel()
-        order = np.argsort(-flat, kind="stable")[: min(top, np.count_nonzero(flat))]
+        if len(best) == top and top:  # only what is as strong as the weakest of these counts
+            found = np.flatnonzero(flat >= best[-1].weight)
+        else:
+            found = np.flatnonzero(flat)
+        order = found[np.argsort(-flat[found], kind="stable")[:top]]
         rows, columns = np.divmod(order, weights.shape[1])
         best += [
             Link(
@@ -66,7 +70,7 @@ def links(
             )
             for row, column in zip(rows, columns, strict=True)
         ]
-        best = sorted(best, key=lambda link: -link.weight)[:top]
+        best = sorted(best, key=lambda link: (-link.weight, *link[:4]))[:top]
     return best
 
 

@@ -21,6 +21,9 @@ Float = NDArray[np.float32]
 Index = NDArray[np.intp]
 Heads = Sequence[tuple[int, int]]
 _ROWS = 512  # of weights at a time, while a picture is made
+_BLOCK_CELLS = 1 << 24  # of weights at a time, while links are ranked
+_MOST_LINKS = 1 << 22  # that a ranking holds beside the strongest of each unit
+_OF_EACH = 3  # links of each unit that a ranking holds, however weak
 
 
 class Token(Protocol):
@@ -59,6 +62,8 @@ class Weights(Protocol):
     """The weights of one layer, (H, T, S), indexed as an array."""
 
     def __getitem__(self, at: Any, /) -> Float: ...
+    def __matmul__(self, v: Any, /) -> Float: ...
+    def __rmatmul__(self, x: Any, /) -> Float: ...
 
 
 class Run(Protocol):
@@ -104,7 +109,11 @@ class Units:
 
 
 class Ranking(NamedTuple):
-    """Every link between two units, in its strongest head; strongest first, (N,) each."""
+    """The links between two units, each in its strongest head; strongest first, (N,) each.
+
+    Every link with a weight above 0 while they are few; of a long text the strongest 4 million or
+    so, and in any case the three strongest of each unit.
+    """
 
     units: Units
     source: Index
@@ -113,6 +122,7 @@ class Ranking(NamedTuple):
     layer: Index
     head: Index
     left_out: float  # the share of the units' reading that goes to no unit, the mean over heads
+    weaker: int  # links of a long text that are too many to hold
 
 
 class Profile(NamedTuple):
@@ -162,35 +172,56 @@ def all_heads(run: Run) -> list[tuple[int, int]]:
 
 
 def blocks(run: Run, units: Units, heads: Heads) -> Iterator[_Block]:
-    """The weights between units, a window and a head at a time: keys summed, queries averaged."""
+    """The weights between units, keys summed and queries averaged.
+
+    A window at a time, of it some of the units that read, of them a head at a time.
+    """
     for begin, end in zip(run.starts, [*run.starts[1:], len(run.tokens)], strict=True):
-        here = [at for at, own in enumerate(units.tokens) if begin <= own[0] < end]
-        if not here:
-            continue
-        rows = np.concatenate([units.tokens[at] for at in here]) - begin
-        sizes = np.array([len(units.tokens[at]) for at in here])
         owner = units.owner[begin:end]
         keys = np.argsort(owner, kind="stable")[np.count_nonzero(owner < 0) :]
         targets, firsts = np.unique(owner[keys], return_index=True)
-        for at, (layer, head) in enumerate(heads):
-            weights = run.map(layer)[head, begin:end, begin:end][rows]
-            summed = np.add.reduceat(weights[:, keys], firsts, axis=1)
-            mean = np.add.reduceat(summed, np.cumsum(sizes) - sizes, axis=0) / sizes[:, None]
-            yield _Block(at, np.array(here), targets, mean.astype(np.float32, copy=False))
+        for here in _readers(units, begin, end):
+            rows = np.concatenate([units.tokens[at] for at in here])
+            first, last = int(rows.min()), int(rows.max()) + 1
+            sizes = np.array([len(units.tokens[at]) for at in here])
+            for at, (layer, head) in enumerate(heads):
+                weights = run.map(layer)[head, first:last, begin:end]
+                mean = weights[rows - first][:, keys]
+                if len(firsts) < len(keys):
+                    mean = np.add.reduceat(mean, firsts, axis=1)
+                if len(rows) > len(here):
+                    mean = np.add.reduceat(mean, np.cumsum(sizes) - sizes, axis=0)
+                    mean /= sizes[:, None]
+                yield _Block(at, np.array(here), targets, mean.astype(np.float32, copy=False))
+
+
+def _readers(units: Units, begin: int, end: int) -> Iterator[list[int]]:
+    """The units of a window, so many at a time that their rows are about `_BLOCK_CELLS`."""
+    here: list[int] = []
+    rows, room = 0, max(1, _BLOCK_CELLS // (end - begin))
+    for at, own in enumerate(units.tokens):
+        if begin <= own[0] < end:
+            here.append(at)
+            rows += len(own)
+        if rows >= room:
+            yield here
+            here, rows = [], 0
+    if here:
+        yield here
 
 
 def rank(run: Run, units: Units, heads: Heads, *, include_self: bool) -> Ranking:
-    """Every link with a weight above 0, in the one of `heads` where it is strongest.
+    """The links with a weight above 0, in the one of `heads` where they are strongest.
 
-    Ties are in the order of the text. Beside the result it holds one window at a time.
+    Ties are in the order of the text. Beside the result it holds one block at a time.
     """
-    columns: list[list[NDArray[Any]]] = []
-    kept = 0.0
+    none = np.zeros(0, np.intp)
+    links: list[NDArray[Any]] = [none, none, np.zeros(0, np.float32), none]
+    kept, found = 0.0, 0
     for block in blocks(run, units, heads):
         kept += float(block.weights.sum(dtype=np.float64)) / (len(heads) * len(units))
         if block.at == 0:
             best, best_at = block.weights.copy(), np.zeros(block.weights.shape, np.intp)
-            columns.append([])
         else:
             better = block.weights > best
             best[better], best_at[better] = block.weights[better], block.at
@@ -199,28 +230,71 @@ def rank(run: Run, units: Units, heads: Heads, *, include_self: bool) -> Ranking
             if not include_self:
                 keep &= block.sources[:, None] != block.targets
             row, column = np.nonzero(keep)
-            columns[-1] = [block.sources[row], block.targets[column], best[keep], best_at[keep]]
-    source, target, weight, at = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    order = np.argsort(-weight, kind="stable")
-    layer, head = np.array(heads, np.intp).reshape(-1, 2)[at[order]].T
-    return Ranking(units, source[order], target[order], weight[order], layer, head, 1 - kept)
+            found += len(row)
+            new = block.sources[row], block.targets[column], best[keep], best_at[keep]
+            links = _fewer([np.concatenate([links[i], x]) for i, x in enumerate(new)])
+    order = np.lexsort((links[1], links[0], -links[2]))
+    source, target, weight, at = (x[order] for x in links)
+    layer, head = np.array(heads, np.intp).reshape(-1, 2)[at].T
+    weaker = found - len(weight)
+    return Ranking(units, source, target, weight, layer, head, 1 - kept, weaker)
+
+
+def _fewer(links: list[NDArray[Any]]) -> list[NDArray[Any]]:
+    """Links without those that are too many: see `Ranking`."""
+    source, target, weight, _ = links
+    if len(weight) <= 2 * _MOST_LINKS:
+        return links
+    keep = np.zeros(len(weight), bool)
+    keep[np.argpartition(-weight, _MOST_LINKS)[:_MOST_LINKS]] = True
+    order = np.lexsort((target, -weight, source))  # a unit's links together, strongest first
+    begins = np.searchsorted(source[order], source[order], side="left")
+    keep[order[np.arange(len(order)) - begins < _OF_EACH]] = True
+    return [x[keep] for x in links]
 
 
 def profile(run: Run, units: Units, unit: int, heads: Heads) -> Profile:
-    """What one unit reads and who reads it, head by head, beside what the other units do."""
-    shape = (len(heads), len(units))
-    reads, read_by, total = (np.zeros(shape, np.float32) for _ in range(3))
-    readers = np.zeros(len(units), np.float32)  # of each unit: those that could see it
-    for block in blocks(run, units, heads):
-        total[block.at, block.targets] += block.weights.sum(0)
-        reads[block.at, block.targets] += block.weights[block.sources == unit].sum(0)
-        read_by[block.at, block.sources] += block.weights[:, block.targets == unit].sum(1)
-        if block.at == 0:
-            readers[block.targets] += len(block.sources)
-    others = np.maximum(readers - 1, np.float32(1))
+    """What one unit reads and who reads it, head by head, beside what the other units do.
+
+    Two products of a layer's map with a vector, and one row of it: linear memory at any length.
+    """
+    T, U = len(run.tokens), len(units)
+    sizes = np.array([len(own) for own in units.tokens])
+    reader = np.repeat(np.arange(U), sizes)
+    rows = np.concatenate([np.asarray(own) for own in units.tokens])
+    share = np.zeros(T, np.float32)  # of a token in what its unit reads
+    share[rows] = 1 / sizes[reader]
+    is_read = (units.owner == unit).astype(np.float32)
+    mine = list(units.tokens[unit])
+    reads, read_by, total = (np.zeros((len(heads), U), np.float32) for _ in range(3))
+    for layer in sorted({layer for layer, _ in heads}):
+        weights = run.map(layer)
+        columns, among = share @ weights, weights @ is_read
+        for at, (_, head) in ((at, one) for at, one in enumerate(heads) if one[0] == layer):
+            reads[at] = _by_owner(units, weights[head, mine].mean(0))
+            total[at] = _by_owner(units, columns[head])
+            read_by[at] = np.bincount(reader, among[head][rows], U) / sizes
+    others = np.maximum(_readers_of(run, units) - 1, np.float32(1))
     others_read = np.asarray((total - reads) / others, np.float32)
     others_read_it = np.asarray((total[:, [unit]] - read_by) / others[unit], np.float32)
     return Profile(reads, read_by, others_read, others_read_it, 1 - float(reads.sum(1).mean()))
+
+
+def _by_owner(units: Units, row: Float) -> Float:
+    """(T,) summed over the tokens that are read as each unit, (U,)."""
+    kept = units.owner >= 0
+    found = np.bincount(units.owner[kept], row[kept], len(units))
+    return found.astype(np.float32)
+
+
+def _readers_of(run: Run, units: Units) -> Float:
+    """(U,) how many units could see each: those that read in a window where it stands."""
+    readers = np.zeros(len(units), np.float32)
+    first = np.array([own[0] for own in units.tokens])
+    for begin, end in zip(run.starts, [*run.starts[1:], len(run.tokens)], strict=True):
+        there = np.unique(units.owner[begin:end])
+        readers[there[there >= 0]] += np.count_nonzero((begin <= first) & (first < end))
+    return readers
 
 
 def pooled(run: Run, layer: int, head: int, squares: int) -> tuple[Float, int]:
