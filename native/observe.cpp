@@ -155,6 +155,7 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
     panel.l = panel.ot = scratch.take(2 * kPanel);
     panel.k_rows = scratch.take(converts * kBlock * p.D);
     panel.q_factor = p.q_factor();
+    panel.s_factor = 1;
     panel.cap_factor = p.softcap * kLog2e;
     panel.sink = -INFINITY;
     low = scratch.take(kPanel);
