@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import clearhead as ch
 import tiny_bert
 from clearhead.models import read as read_module
 from clearhead.models.bert import Bert
-from clearhead.models.weights import Tensors
+from clearhead.models.weights import CheckpointError, Tensors
 
 TEXT = "The animal's road, the walking of 東京!"
 LONG = " ".join(f"the {i} animal crossing the road." for i in range(17))
@@ -287,6 +288,43 @@ def test_a_layer_that_is_no_integer_is_a_type_error(run: ch.AttentionRun, value:
         run.map(value)
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda run: ch.read("a word", 3), "model: is int, must be str or os.PathLike"),
+        (lambda run: ch.read("a word", max_bytes="1"), "max_bytes: is str, must be an integer"),
+        (lambda run: ch.load(3), "path: is int, must be str or os.PathLike"),
+        (lambda run: run.save(None), "path: is NoneType, must be str or os.PathLike"),
+        (lambda run: run.to_html(3), "path: is int, must be str or os.PathLike"),
+        (lambda run: run.links(top="all"), "top: is str, must be an integer"),
+        (lambda run: run.links(top=True), "top: is bool, must be an integer"),
+        (lambda run: run.weights(max_bytes="1"), "max_bytes: is str, must be an integer"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(
+    run: ch.AttentionRun, call: Callable[..., Any], says: str
+) -> None:
+    with pytest.raises(TypeError, match=f"^{says}$"):
+        call(run)
+
+
+def test_a_fetched_model_that_was_damaged_since_is_refused_with_the_way_to_mend_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEARHEAD_CACHE", str(tmp_path))
+    fetched = tmp_path / "models" / "all-MiniLM-L6-v2"
+    shutil.copytree(folder, fetched)
+    assert ch.read(TEXT).model == "all-MiniLM-L6-v2"
+    for name in ("tokenizer.json", "config.json", "model.safetensors"):
+        os.truncate(fetched / name, 9)
+        with pytest.raises(CheckpointError, match="; clearhead models remove all-MiniLM-L6-v2"):
+            ch.read(TEXT)
+    broken = shutil.copytree(fetched, tmp_path / "mine")
+    with pytest.raises(CheckpointError) as refused:
+        ch.read(TEXT, broken)
+    assert "remove" not in str(refused.value)
+
+
 @pytest.mark.parametrize("which", ["run", "long_run"])
 def test_a_saved_run_comes_back_the_same(
     which: str, request: pytest.FixtureRequest, tmp_path: Path
@@ -337,7 +375,7 @@ def test_a_run_that_cannot_be_written_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("clearhead.models.runfile.save_file", full)
+    monkeypatch.setattr("clearhead.models.runfile.write", full)
     with pytest.raises(OSError, match="No space left"):
         run.save(old)
     assert old.read_text() == "old"

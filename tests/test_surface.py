@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "clearhead"
 # one line do not see each other, except where a method opens the room beside it when it is called.
 FLOORS = [
     {"_native"},
-    {"reference", "_check", "_check_map", "_arrays", "_index", "rules"},
+    {"reference", "_check", "_check_map", "_arrays", "_index", "_writing", "rules"},
     {"masks", "biases"},
     {"ops", "linear", "cache", "parameters"},
     {"observation"},

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ._writing import replacing
 from .map_command import check_files
-from .viewer.outputs import replacing
 
 if TYPE_CHECKING:
     from .models.heads import HeadTable

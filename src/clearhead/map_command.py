@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import IO, TYPE_CHECKING, Any
 
+from ._writing import replacing
 from .source import find_source
 from .viewer import ranking
 from .viewer.labels import visible
-from .viewer.outputs import check_output, replacing
+from .viewer.outputs import check_output
 from .viewer.ranking import Heads, Units
 
 if TYPE_CHECKING:

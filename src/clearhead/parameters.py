@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ._arrays import to_numpy
+from ._writing import replacing
 
 Array = NDArray[Any]
 # dy -> (the gradient of each array given, in their order, and {parameter: gradient})
@@ -25,15 +24,8 @@ def write_parameters(
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(x) for name, x in parameters.items()}
-    path = Path(path)
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save(arrays, metadata=dict(about)))
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    with replacing(path, binary=True) as file:
+        file.write(save(arrays, metadata=dict(about)))
 
 
 def read_parameters(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, str]]:

@@ -83,7 +83,7 @@ def _heading(run: Run) -> Text:
     count = sum(not word.special for word in run.words)
     size = (
         f"{run.model}: {run.num_layers} layers × {run.num_heads} heads, "
-        f"{len(run.tokens)} tokens, {count} words"
+        f"{len(run.tokens)} tokens, {count} word{'' if count == 1 else 's'}"
     )
     return page.append(_fit(size, COLUMNS).rstrip() + "\n", _FAINT)
 

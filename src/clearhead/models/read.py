@@ -9,8 +9,9 @@ from tokenizers import Tokenizer
 
 from .bert import Bert
 from .run import AttentionRun, LayerState
-from .store import name_of, resolve
+from .store import DEFAULT, folder_of, name_of, resolve
 from .tokens import check_text, encode, open_tokenizer, spelled
+from .weights import CheckpointError
 from .windows import cut as cut_to
 from .windows import windows
 
@@ -49,10 +50,10 @@ def read(
         raise ValueError(
             "window, cut: are both True; a long text can be read whole or cut, not both"
         )
+    if not isinstance(max_bytes, int) or isinstance(max_bytes, bool):
+        raise TypeError(f"max_bytes: is {type(max_bytes).__name__}, must be an integer")
     check_text(text)
-    folder = resolve(model)
-    bert = Bert(folder)
-    tokenizer = open_tokenizer(folder)
+    bert, tokenizer = _opened(model)
     whole = len(text)
     if not window:
         text = _opening(tokenizer, text, 2 * bert.max_tokens)
@@ -83,6 +84,18 @@ def read(
         ]
     layers = _layers(bert, [token.id for token in tokens], starts, progress)
     return AttentionRun(name_of(model), text, tokens, words, layers, starts=starts, notes=notes)
+
+
+def _opened(model: str | os.PathLike[str] | None) -> tuple[Bert, Tokenizer]:
+    """The encoder and the tokenizer of a model; says how to mend one that we fetched."""
+    folder = resolve(model)
+    try:
+        return Bert(folder), open_tokenizer(folder)
+    except CheckpointError as error:
+        if folder != folder_of(DEFAULT):
+            raise
+        again = f"it was whole when it was fetched; clearhead models remove {DEFAULT} and read anew"
+        raise CheckpointError(f"{error}; {again}") from None
 
 
 def _opening(tokenizer: Tokenizer, text: str, enough: int) -> str:

@@ -196,8 +196,8 @@ class AttentionRun:
         `word_weights`: left-out links still count in the sum that makes a row 1.
         Raises `ValueError` if the text does not hold `word`, or `top` is negative.
         """
-        if top is not None and top < 0:
-            raise ValueError(f"top: is {top}, must be at least 0")
+        if top is not None:
+            _check_count("top", top)
         is_special = np.array([one.special for one in self.keys.words])
         same_text = self.keys.words == self.words
         wanted = range(len(self.words)) if word is None else self.find(word)
@@ -402,7 +402,15 @@ def _number(what: str, value: int, count: int) -> int:
     return int(value) % count
 
 
+def _check_count(what: str, value: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise TypeError(f"{what}: is {type(value).__name__}, must be an integer")
+    if value < 0:
+        raise ValueError(f"{what}: is {value}, must be at least 0")
+
+
 def _check_bytes(what: str, shape: tuple[int, ...], max_bytes: int, instead: str) -> None:
+    _check_count("max_bytes", max_bytes)
     needed = 4 * int(np.prod(shape, dtype=object))
     if needed > max_bytes:
         raise ValueError(

@@ -5,13 +5,12 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from tempfile import mkstemp
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
+from .._writing import replacing
 from .recordfile import Described, describe, is_plain, write
 from .tokens import Token, Word
 from .weights import CheckpointError, Tensors, json_object
@@ -30,7 +29,6 @@ def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
 
     Raises `OSError` if it cannot be written, `ValueError` if its tokens are too many for a header.
     """
-    path = Path(path)
     plain = is_plain(run)
     record, more = ({}, {}) if plain else describe(run)
     header = json.dumps(
@@ -50,28 +48,16 @@ def save(run: "AttentionRun", path: str | os.PathLike[str]) -> None:
     size = len(header.encode())
     if size > _MAX_HEADER_BYTES:
         raise ValueError(
-            f"{path}: text and tokens take {size:,} bytes, a header holds {_MAX_HEADER_BYTES:,}"
+            f"{os.fspath(path)}: text and tokens take {size:,} bytes, "
+            f"a header holds {_MAX_HEADER_BYTES:,}"
         )
     tensors = more | {
         f"layers.{i}.{name}": np.ascontiguousarray(array) if plain else array
         for i, layer in enumerate(run.layers)
         for name, array in zip(_LAYER, layer[:3], strict=True)
     }
-    handle, unfinished = mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        if plain:
-            save_file(tensors, unfinished, {_KEY: header})  # one key: the same bytes every time
-        else:
-            with open(unfinished, "wb") as file:
-                write(file, tensors, {_KEY: header})
-        os.chmod(unfinished, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
-        os.replace(unfinished, path)
-    except BaseException as error:
-        os.unlink(unfinished)
-        if isinstance(error, Exception) and not isinstance(error, OSError):
-            raise OSError(f"{path}: cannot be written: {error}") from None  # SafetensorError
-        raise
+    with replacing(path, binary=True) as file:
+        write(file, tensors, {_KEY: header})
 
 
 def load(path: str | os.PathLike[str]) -> "AttentionRun":
@@ -86,6 +72,8 @@ def load(path: str | os.PathLike[str]) -> "AttentionRun":
     """
     from .run import AttentionRun, LayerState, Reading
 
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path: is {type(path).__name__}, must be str or os.PathLike")
     path = Path(path)
     file = Tensors(path)
     if _KEY not in file.metadata:
@@ -242,13 +230,6 @@ def _text(path: Path, header: dict[str, Any], name: str) -> str:
     except UnicodeEncodeError:
         _refuse(path, f"{name}: is not Unicode text")
     return value
-
-
-def _umask() -> int:
-    """The permissions that the user takes off new files; reading it means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _refuse(path: Path, what: str) -> NoReturn:

@@ -109,11 +109,13 @@ def resolve(model: str | os.PathLike[str] | None = None) -> Path:
     existing folder is itself (`./name` if it is called like a known model); any other name is one
     of the Hugging Face hub, which takes the `hub` extra.
 
-    Raises `ValueError` for what is none of these, `ImportError` if the hub's package is missing,
-    `OSError` if a model cannot be fetched.
+    Raises `TypeError` or `ValueError` for what is none of these, `ImportError` if the hub's package
+    is missing, `OSError` if a model cannot be fetched.
     """
     if model is None or model == DEFAULT:
         return fetch(DEFAULT)
+    if not isinstance(model, str | os.PathLike):
+        raise TypeError(f"model: is {type(model).__name__}, must be str or os.PathLike")
     path = Path(model)
     if path.is_dir() and model != "":  # which Path takes for the current folder
         return path
@@ -122,6 +124,11 @@ def resolve(model: str | os.PathLike[str] | None = None) -> Path:
     if isinstance(model, str) and re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", model, re.ASCII):
         return _from_hub(model)
     raise ValueError(f"model: {os.fspath(model)!r} is neither a folder nor the name of a model")
+
+
+def folder_of(name: str) -> Path:
+    """Where a model known by name is, or would be, once it is fetched."""
+    return _home() / name
 
 
 def name_of(model: str | os.PathLike[str] | None) -> str:

@@ -1,6 +1,6 @@
 """Safetensors: one file, or a checkpoint folder of several, as memory-mapped NumPy arrays.
 
-The `safetensors` package writes our files. Reading is done here for three reasons: its NumPy front
+Reading is done here, and not by the `safetensors` package, for three reasons: its NumPy front
 end copies every tensor, has no bfloat16, and does not name the tensor that is wrong. The format:
 
     8 bytes    N, the size of the header, little-endian

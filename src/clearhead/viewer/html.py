@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
+from .._writing import replacing
 from .labels import visible
-from .outputs import replacing
 from .ranking import Run
 
 MOST_WEIGHTS = 2**25  # 512 tokens in 128 heads

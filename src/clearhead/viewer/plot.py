@@ -10,9 +10,9 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from .._writing import replacing
 from .fonts import drawable
 from .labels import visible
-from .outputs import replacing
 from .ranking import Run, pooled
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """What the checker found, as data, as text and as JSON, and the corrected article."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .._writing import replacing
 from .check_numbers import Cell, Problem
-from .writing import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,5 +176,7 @@ def _replaced(line: str, cell: Cell, new: str) -> str:
 def write_beside(path: Path, text: str) -> Path:
     """Write the corrected copy of `path` as NAME.fixed.SUFFIX, whole or not at all."""
     target = path.with_name(f"{path.stem}.fixed{path.suffix}")
-    write_whole(target, text, path.stat().st_mode & 0o777)
+    with replacing(target) as out:
+        os.fchmod(out.fileno(), path.stat().st_mode & 0o777)  # a private article stays private
+        out.write(text)
     return target

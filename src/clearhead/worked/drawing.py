@@ -11,14 +11,14 @@ on a canvas count cells: x to the right, y down. matplotlib is imported when som
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .._writing import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -270,15 +270,8 @@ def save(fig: Figure, path: Path) -> Path:
     """Writes a PNG (200 dpi) or SVG, as the suffix says, whole or not at all."""
     kind = path.suffix.lower().lstrip(".")
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=f".{kind}")
-    os.close(handle)
-    try:
-        with style():
-            fig.savefig(name, format=kind, dpi=200, metadata=metadata)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with style(), replacing(path, binary=True) as file:
+        fig.savefig(file, format=kind, dpi=200, metadata=metadata)
     return path
 
 

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .._writing import replacing
 from .trace import Trace, trace
-from .writing import write_whole
 
 LARGEST_BYTES = 16 << 20
 _ARRAYS = frozenset(
@@ -98,6 +98,8 @@ def write(made: Trace, markdown: Path | None, latex: Path | None, html: Path | N
         (html, made.to_html),
     ):
         if path is not None:
-            write_whole(path, content())
+            page = content()
+            with replacing(path) as out:
+                out.write(page)
             written.append(path)
     return written
