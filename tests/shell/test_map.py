@@ -196,7 +196,7 @@ def test_a_long_text_is_refused_with_both_ways_out(clearhead_map):
         (["--layer", "x"], "--layer"),
         (["--frob"], "--frob"),
         (["--model", "/no/such/folder"], "/no/such/folder' is neither"),
-        (["--model", "."], "holds no tokenizer.json"),
+        (["--model", "."], "holds neither model.safetensors nor"),
     ],
 )
 def test_a_choice_that_is_not_there_is_refused(clearhead_map, tmp_path, options, sentence):
