@@ -1,5 +1,6 @@
 """Recording Hugging Face models: what is kept is what eager attention says, and nothing changes."""
 
+import html
 import threading
 
 import numpy as np
@@ -325,3 +326,15 @@ def test_a_cache_that_was_cut_back_is_refused():
             cache = model(ids, use_cache=True).past_key_values
             cache.crop(-4)
             model(ids[:, 9:], past_key_values=cache)
+
+
+def test_the_page_and_the_pictures_of_a_recording_show_its_certificate(tmp_path):
+    model = build("GPT-2")
+    with torch.no_grad(), hf.record(model) as run:
+        model(**inputs_of("GPT-2"))
+    line = run.certificate().line
+    assert line.startswith("certificate: holds: sdpa")
+    run.to_html(tmp_path / "run.html")
+    page = html.unescape((tmp_path / "run.html").read_text(encoding="utf-8"))
+    assert line.removeprefix("c") in page
+    assert line in run.plot(layer=0, head=1).get_title()

@@ -41,7 +41,7 @@ class ArrayRun:
     def __init__(self, text, tokens, words, weights, *, starts=(0,), notes=()):
         self.model, self.text = "from-arrays", text
         self.tokens, self.words = tuple(tokens), tuple(words)
-        self.starts, self.notes = starts, notes
+        self.starts, self.notes, self.proofs = starts, notes, ()
         self._weights = np.asarray(weights, np.float32)
         self.num_layers, self.num_heads = self._weights.shape[:2]
 

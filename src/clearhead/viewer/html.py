@@ -22,7 +22,7 @@ import numpy as np
 from .. import __version__
 from .._writing import replacing
 from .labels import visible
-from .ranking import Run
+from .ranking import Run, proof_line
 
 MOST_WEIGHTS = 2**25  # 512 tokens in 128 heads
 SMALL_PAGE_BYTES = 1_000_000
@@ -82,6 +82,8 @@ def _page(run: Run, opening: Mapping[str, Any], *, decimals: int) -> str:
     shape = f"{run.num_layers} layers × {run.num_heads} heads"
     size = f"{visible(run.model)}: {shape}, {len(run.tokens)} tokens, {words} words"
     notes = "".join(f". The text was {note}" for note in run.notes)
+    proof = proof_line(run)
+    notes += f". {proof[0].upper()}{proof[1:]}" if proof else ""
     return _filled(
         _static("page.html"),
         {

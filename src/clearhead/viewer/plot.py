@@ -13,7 +13,7 @@ import numpy as np
 from .._writing import replacing
 from .fonts import drawable
 from .labels import visible
-from .ranking import Run, pooled
+from .ranking import Run, pooled, proof_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,8 +56,10 @@ def heat_map(
     ax.set_ylabel("reads")
     ax.set_xlabel("is read")
     joined = f" (a square: the largest of {side} × {side} weights)" if side > 1 else ""
-    title, families = drawable([f"{run.model}, layer {layer}, head {head}{joined}"])
-    ax.set_title(title[0], fontfamily=families, parse_math=False)
+    proof = proof_line(run)
+    named = f"{run.model}, layer {layer}, head {head}{joined}"
+    title, families = drawable([named, *([proof] if proof else [])])
+    ax.set_title("\n".join(title), fontfamily=families, parse_math=False)
     return ax
 
 
@@ -120,7 +122,9 @@ def all_heads(run: Run, layer: int | None = None) -> "Figure":
     bar.ax.tick_params(labelsize=8)
     bar.set_label("weight", fontsize=8)
     line = visible(" ".join(run.text.split()))
-    lines, families = drawable([line if len(line) <= 90 else line[:89] + "…", run.model])
+    lines, families = drawable(
+        [line if len(line) <= 90 else line[:89] + "…", run.model, *filter(None, [proof_line(run)])]
+    )
     figure.suptitle("\n".join(lines), fontsize=9, fontfamily=families, parse_math=False)
     return figure
 
