@@ -610,3 +610,36 @@ def test_a_caption_may_hold_backslashes(caption):
     table = "| a | b |\n|---|---|\n| 0.50 | 0.25 |\n| 0.75 | 1.25 |\n"
     report = ch.check(f"Scores:\n\n{table}\n{caption}\n\n{table}\n# {caption} softmax\n\n{table}")
     assert report.findings == () and "$" not in "".join(claim.name for claim in report.claims)
+
+
+NOT_A_NUMBER = {
+    "a NaN": ("# Q\n1.0 nan\n3.0 4.0", 3, "NaN in a matrix; it has no value"),
+    "a NaN below, with labels": ("# Q\nthe 1.0 2.0\ncat 3.0 -NaN", 4, "NaN in a matrix"),
+    "a word": ("# Q\n1.0 two\n3.0 4.0", 3, "'two' stands where the row beside it has a number"),
+    "a letter for a digit": ("# Q\n1.0 2.0\n3.0 4.O\n5.0 6.0", 4, "'4.O' stands where"),
+}
+
+
+@pytest.mark.parametrize(("block", "line", "sentence"), NOT_A_NUMBER.values(), ids=NOT_A_NUMBER)
+def test_what_is_no_number_in_a_row_of_numbers_is_said(block, line, sentence):
+    report = ch.check(f"Text:\n```\n{block}\n```\n".replace("Text:\n", ""))
+    assert [p.line for p in report.malformed] == [line]
+    assert report.malformed[0].sentence.startswith(sentence)
+    assert report.given == () and report.exit_code == 2
+
+
+def test_a_stated_product_that_does_not_fit_is_said():
+    blocks = ("# Q\n1 2\n3 4", "# K\n1 2 3\n4 5 6\n7 8 9", "# Scores = Q x K\n1 2\n3 4")
+    report = ch.check("".join(f"```\n{block}\n```\n" for block in blocks))
+    assert [p.line for p in report.malformed] == [14] and report.claims == ()
+    assert "matrices of 2 x 2 and 3 x 3 do not combine" in report.malformed[0].sentence
+
+
+def test_reading_ends_where_nothing_more_is_checked():
+    piece = "It is 1.0(1.1) + 0.5(0.4) = 1.30.\n\n```\n# Q\n1.0 2.0\n3.0 4.0\n```\n\n"
+    began = time.perf_counter()
+    report = ch.check(piece * 5_000)
+    once = time.perf_counter() - began
+    began = time.perf_counter()
+    assert ch.check(piece * 50_000).claims == report.claims
+    assert time.perf_counter() - began < 3 * once + 2

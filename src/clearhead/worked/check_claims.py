@@ -48,10 +48,15 @@ def understand(article: Article) -> Reading:
         caption = captions[id(matrix)]
         _check_size(matrix, caption, reading)
         names.head = matrix.head
-        claim = _claim_of(matrix, caption, names, seen, in_chain, guesser)
+        misfit = _stated_misfit(matrix, caption, names) if id(matrix) not in in_chain else ""
+        if misfit:
+            reading.malformed.append(Problem(matrix.line, misfit))
+            claim = None
+        else:
+            claim = _claim_of(matrix, caption, names, seen, in_chain, guesser)
         if claim:
             reading.claims.append(claim)
-        elif caption.part:
+        elif caption.part and not misfit:
             reading.unread.append(
                 Problem(
                     matrix.line,
@@ -95,6 +100,25 @@ def _claim_of(
     if caption.part == "weights" and bool(((values >= 0) & (values <= 1)).all()):
         return Claim(matrix, Node("matrix", matrix=matrix), False)  # its rows must sum to 1
     return None
+
+
+def _stated_misfit(matrix: Matrix, caption: Caption, names: Names) -> str:
+    """What is wrong with `Scores = Q x K` when no reading of Q x K has a shape, or nothing."""
+    found = [names.formula(text) for text in caption.formulas if "=" in matrix.caption]
+    formulas = [formula for formula in found if formula is not None]
+    if not formulas or any(_has_shape(formula) for formula in formulas):
+        return ""
+    return _misfit(formulas[0], matrix)
+
+
+def _has_shape(formula: Node) -> bool:
+    for candidate in (formula, *_with_transposes(formula)):
+        try:
+            shape_of(candidate)
+        except DoesNotFit:
+            continue
+        return True
+    return False
 
 
 def _resolved(formula: Node, names: Names) -> Node | None:

@@ -123,11 +123,12 @@ class _Walk:
     lines: list[str]
     original: list[str]
     article: Article
+    matrices: int = 0  # in blocks and tables, so far
     lead: str = ""  # the last line of prose: the caption of what follows
 
     def run(self) -> None:
         at = 0
-        while at < len(self.lines):
+        while at < len(self.lines) and not (self._enough and self._enough_equations):
             line = self.lines[at]
             fence = _FENCE.match(line) if "```" in line or "~~~" in line else None
             if fence:
@@ -138,6 +139,14 @@ class _Walk:
                 self._prose(at)
                 at += 1
         self._name_arrays()
+
+    @property
+    def _enough(self) -> bool:
+        return self.matrices > MOST_MATRICES
+
+    @property
+    def _enough_equations(self) -> bool:
+        return len(self.article.equations) >= MOST_EQUATIONS
 
     def _fence(self, at: int, opening: re.Match[str]) -> int:
         """Read a fenced block; the line after it is returned."""
@@ -169,13 +178,15 @@ class _Walk:
                 self._too_long(number)
                 continue
             found = self._equations(text, number)
-            rows.append((number, "" if found else text))
+            if not self._enough:
+                rows.append((number, "" if found else text))
         reader = RowReader()
         reader.read(rows)
         for line, item in reader.found:
             if isinstance(item, Matrix) and not item.caption and self.lead:
                 item = replace(item, caption=self.lead)
                 self.lead = ""
+            self.matrices += isinstance(item, Matrix)
             self.article.items.append((line, item))
         self.article.malformed += reader.problems
 
@@ -198,11 +209,11 @@ class _Walk:
 
     def _equations(self, text: str, number: int) -> list[Equation]:
         """The equations of one line, added to the article until there are too many."""
-        if len(self.article.equations) >= MOST_EQUATIONS:
+        if self._enough_equations:
             return []
         found = equations(text, number)
         self.article.equations += found
-        if len(self.article.equations) >= MOST_EQUATIONS:
+        if self._enough_equations:
             self.article.unread.append(
                 Problem(number, f"more than {MOST_EQUATIONS} equations: the rest is not read")
             )
@@ -229,6 +240,7 @@ class _Walk:
         self.article.items.append((top + 1, None))
         matrix = self._table_matrix(rows, header, top + 1)
         if matrix:
+            self.matrices += 1
             self.article.items.append((top + 1, matrix))
         self.lead = ""
         return at

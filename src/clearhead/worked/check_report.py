@@ -163,6 +163,8 @@ def _replaced(line: str, cell: Cell, new: str) -> str:
     if line[cell.start : cell.end] != cell.text:
         raise ValueError(f"text: line {cell.line} is not the one that was checked")
     before, after = line[: cell.start], line[cell.end :]
+    if new[0] in "-−" and cell.text[0] not in "-−–" and before.endswith(("-", "−")):
+        before, new = before[:-1], new[1:]  # minus a negative result
     grown = len(new) - len(cell.text)
     spaces = len(before) - len(before.rstrip(" "))
     inside = bool(before.strip())

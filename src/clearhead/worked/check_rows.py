@@ -21,6 +21,7 @@ _PIECE = re.compile(
     r"(?P<gap>[\s,;|│┃⎡⎢⎣⎤⎥⎦⎛⎜⎝⎞⎟⎠()&]+)|(?P<mark>\*\*|[\[\]`])|(?P<word>[^\s,;|│┃⎡⎢⎣⎤⎥⎦⎛⎜⎝⎞⎟⎠()\[\]`&*]+|\*)"
 )
 _PLAIN_ROW = re.compile(r"[\s\d.,eE+\-\[\]|;]+$")
+_NAN = re.compile(r"[+-]?(?:np\.|float\()?nan\b", re.IGNORECASE)
 _COMMENT = re.compile(r"\s(?:#|//|<-|←|--)\s.*$")
 
 
@@ -78,6 +79,28 @@ def is_row(line: list[Piece]) -> bool:
     return all(numbers[first:]) and first <= 3 and not any(p.operator for p in line[:first])
 
 
+def no_number(line: list[Piece], beside: list[list[Piece]]) -> str:
+    """What stands where a number should in what is else a row like the one beside it, or ""."""
+    body = _without_label(line)
+    words = [piece for piece in body if piece.cell is None]
+    if not words or len(body) < 2 or any(piece.operator for piece in line):
+        return ""
+    nan = next((True for piece in words if _NAN.match(piece.text)), False)
+    number_first = body[0].cell is not None and "." in body[0].text
+    if not (nan or number_first):
+        return ""
+    if not any(is_row(other) and len(_without_label(other)) == len(body) for other in beside):
+        return ""
+    if nan:
+        return "NaN in a matrix; it has no value"
+    return f"'{words[0].text[:40]}' stands where the row beside it has a number"
+
+
+def _without_label(line: list[Piece]) -> list[Piece]:
+    first = (i for i, p in enumerate(line[:4]) if p.cell is not None or _NAN.match(p.text))
+    return line[next(first, 0) :]
+
+
 def is_operator_line(text: str) -> bool:
     """`x`, `=`, `÷ √2 =`: an operator first, and nothing that is a sentence."""
     words = text.split()
@@ -95,15 +118,23 @@ class RowReader:
         self.problems: list[Problem] = []
         self.columns: list[Column] = []
         self.captions: list[str] = []
+        self.odd: Problem | None = None  # of the group that is being gathered
 
     def read(self, lines: list[tuple[int, str]]) -> None:
         """`lines` are (line number, text); the results are in `found` and `problems`."""
         group: list[tuple[int, str, list[Piece]]] = []
-        for number, text in lines:
+        for at, (number, text) in enumerate(lines):
             if len(group) > WIDEST and _PLAIN_ROW.match(text):
                 continue  # too many already, and said so at the end of the group
             parts = pieces(text, number)
             if self._belongs(parts):
+                group.append((number, text, parts))
+                continue
+            beside = [group[-1][2]] if group else []
+            beside += [pieces(line, n) for n, line in lines[at + 1 : at + 2]]
+            word = no_number(parts, beside)
+            if word:
+                self.odd = self.odd or Problem(number, word)
                 group.append((number, text, parts))
                 continue
             self._finish(group)
@@ -130,6 +161,10 @@ class RowReader:
     def _finish(self, group: list[tuple[int, str, list[Piece]]]) -> None:
         """Turn the gathered lines into matrices."""
         if not group:
+            return
+        if self.odd is not None:
+            self.problems.append(self.odd)
+            self.odd, self.captions = None, []
             return
         if len(group) > WIDEST:
             self._problem(
