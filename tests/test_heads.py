@@ -317,3 +317,68 @@ def test_a_zero_is_a_key_that_was_seen_and_not_read_unless_no_query_reads_ahead(
     assert run.map(0).mask is None
     np.testing.assert_array_equal(run.map(0)[...], a)
     assert run.heads().columns["next"][0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "says"),
+    [
+        (lambda run: run.links(top=2.5), TypeError, "top: is float, must be an integer"),
+        (lambda run: run.links(top=True), TypeError, "top: is bool, must be an integer"),
+        (lambda run: run.heads().top("self", 1.5), TypeError, "count: is 1.5, must be"),
+        (lambda run: run.heads().top("self", -1), ValueError, "count: is -1, must be at least 0"),
+        (lambda run: run.mean(layers=3), ValueError, "layers: is 3, must be a list"),
+        (lambda run: run.maximum(layers=[]), ValueError, r"layers: is \[\], must be a list"),
+        (lambda run: run.rollout_to(slice(3, 3)), ValueError, "holds none of"),
+        (lambda run: run.group_by({3: (0, 5)}), TypeError, "a name is 3, must be text"),
+        (lambda run: run.group_by({"(rest)": (0, 5)}), ValueError, "must be another name"),
+        (lambda run: run.save("nowhere/x"), FileNotFoundError, "nowhere"),
+        (lambda run: run.save("."), (OSError, ValueError), "\\."),
+        (lambda run: run.map(0)[0, 0, 99], IndexError, "index 99 is out of bounds for axis 2"),
+        (lambda run: run.map(0).plot(head="a"), TypeError, "head: is 'a', must be a whole number"),
+        (lambda run: run.map(0).group([[0], [0, 1]], [0]), ValueError, "group rows: is ragged"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence(ask, error, says):
+    run = ch.from_weights(np.full((2, 3, 7, 7), 1 / 7), [f"w{i}" for i in range(7)])
+    with pytest.raises(error, match=says):
+        ask(run)
+
+
+@pytest.mark.parametrize(
+    ("weights", "tokens", "says"),
+    [
+        (None, ["a"], "weights: is NoneType, must be an array"),
+        (5, ["a"], "weights: is int, must be an array"),
+        ([[[[1.0]]]], None, "tokens: must be a sequence of texts"),
+        ([[[[1.0]]]], 5, "tokens: must be a sequence of texts"),
+    ],
+)
+def test_weights_and_tokens_of_other_kinds_are_refused(weights, tokens, says):
+    with pytest.raises(TypeError, match=says):
+        ch.from_weights(weights, tokens)
+    with pytest.raises(TypeError, match="model: is NoneType, must be text"):
+        ch.from_weights([[[[1.0]]]], ["a"], model=None)
+
+
+def test_the_steps_of_a_generation_are_stitched_to_one_map(rng):
+    # transformers 26174: attentions come as 6 x 6, 1 x 7, 1 x 8, ...
+    scores = np.where(np.tri(8, dtype=bool), rng.normal(size=(2, 3, 8, 8)), -np.inf)
+    whole = np.exp(scores)
+    whole /= whole.sum(-1, keepdims=True)
+    ends = ((0, 6), (6, 7), (7, 8))
+    steps = tuple(tuple(layer[None, :, a:b, :b] for layer in whole) for a, b in ends)
+    run = ch.from_weights(steps, [f"w{i}" for i in range(8)])
+    for layer in range(2):
+        np.testing.assert_allclose(run.map(layer)[...], whole[layer], atol=1e-6)
+    assert "mask=causal()" in repr(run.map(1))
+
+
+def test_long_names_of_segments_leave_room_for_the_numbers():
+    names = [f"a document whose title is rather long, number {i}" for i in range(2)]
+    tokens = ["## " + names[0], "x", "## " + names[1], "y"]
+    run = ch.from_weights(np.full((1, 1, 4, 4), 0.25), tokens)
+    lines = str(run.group_by("## ")).splitlines()
+    assert lines[1].split() == ["reads", "tokens", "what", "share", "uniform", "times"]
+    assert max(map(len, lines)) <= 80
+    cut = [line.split()[-3:] for line in lines if "…" in line]
+    assert cut == [["50.0%", "50.0%", "1.00"]] * 4

@@ -75,3 +75,42 @@ def test_fifty_texts_in_a_loop_leave_memory_flat():
             resident.append(int(file.read().split()[1]) * 4096)
     one_run = 2 * (2 * 509 * 32 + 4 * 509) * 4  # bytes
     assert max(resident[10:]) - resident[10] < 10 * one_run
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"layers": 3}, TypeError, r"layers: is 3, must be a list of numbers, as layers=\[0, -1\]"),
+        ({"layers": [1.5]}, TypeError, "layers: has 1.5, must be whole numbers"),
+        ({"layers": []}, ValueError, "layers: is empty, must name one at least"),
+        ({"heads": 0}, TypeError, "heads: is 0, must be a list"),
+        ({"heads": [True]}, TypeError, "heads: has True, must be whole numbers"),
+        ({"heads": []}, ValueError, "heads: is empty"),
+        ({"folder": 5}, TypeError, "folder: is int, must be a path"),
+        ({"folder": __file__}, ValueError, "is a file, must be a folder"),
+        ({"max_bytes": "4"}, TypeError, "max_bytes: is '4', must be a number of bytes"),
+        ({"stats_only": "x"}, TypeError, "stats_only: is 'x', must be True or False"),
+        ({"tokenizer": "x"}, TypeError, "tokenizer: str, must be a transformers tokenizer"),
+    ],
+)
+def test_a_wrong_wish_is_refused_before_the_model_runs(wrong, error, says):
+    with pytest.raises(error, match=says):
+        hf.record(build("Llama"), **wrong).__enter__()
+
+
+def test_a_folder_that_is_not_there_is_made(tmp_path):
+    model, folder = build("Llama"), tmp_path / "some" / "runs"
+    with torch.no_grad(), hf.record(model, folder=folder) as run:
+        model(ids_of(1, 5))
+    assert run.num_layers == 2
+    assert [path.name for path in folder.iterdir()] == ["self.safetensors"]
+
+
+def test_what_statistics_alone_cannot_answer_says_why():
+    model = build("Llama")
+    with torch.no_grad(), hf.record(model, stats_only=True) as run:
+        model(ids_of(1, 5))
+    with pytest.raises(AttributeError, match="links: was not kept, stats_only=True keeps heads"):
+        run[0].links("a")
+    with pytest.raises(TypeError, match="layer: is float"):
+        run.received(0.5)

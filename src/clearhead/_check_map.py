@@ -72,7 +72,10 @@ def check_bytes(what: str, shape: Sequence[int], itemsize: int, most: int, cure:
 
 def labels(name: str, given: Any, n: int, axis: str) -> Ints:
     """Group labels of one axis: n whole numbers from 0; -1 is in no group."""
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise ValueError(f"{name}: is ragged, must be {n} integers in a row") from None
     if array.dtype.kind not in "iu":
         raise TypeError(
             f"{name}: dtype is {array.dtype}, must be integers, one for each of the {n}"

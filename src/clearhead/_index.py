@@ -44,6 +44,13 @@ def is_integer(item: Any) -> bool:
     return isinstance(item, int | np.integer)
 
 
+def integer_in(item: Any, axis: int, n: int) -> int:
+    """An index of one axis, from 0; IndexError in NumPy's words if it is out of range."""
+    if not -n <= item < n:
+        raise IndexError(f"index {item} is out of bounds for axis {axis} with size {n}")
+    return int(item) % n
+
+
 def _is_boolean(item: Any) -> bool:
     return isinstance(item, bool | np.bool_) or (is_array(item) and np.asarray(item).dtype == bool)
 

@@ -27,8 +27,9 @@ except ImportError as error:
         f"clearhead.hf: needs torch and transformers ({error}); pip install 'clearhead[hf]'"
     ) from None
 
-from .models.capture import Call, Capture, Wanted
+from .models.capture import Call, Capture
 from .models.recording import Recording
+from .models.wanted import wanted
 
 __all__ = ["record"]
 
@@ -76,8 +77,10 @@ def record(
         raise ImportError("transformers: is too old, must be 5.0 or later to be recorded")
     _check_shows_mask(str(getattr(model.config, "_attn_implementation", None)))
     recordable = _recordable(model)
-    wanted = Wanted(layers, heads, stats_only, None if folder is None else Path(folder), max_bytes)
-    capture = Capture(_sites(model, recordable), wanted, model_name(model), tokenizer)
+    if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
+        raise TypeError(f"tokenizer: {type(tokenizer).__name__}, must be a transformers tokenizer")
+    keep = wanted(layers, heads, stats_only, folder, max_bytes)
+    capture = Capture(_sites(model, recordable), keep, model_name(model), tokenizer)
     recording = Recording()
     listener = _Listener(model, capture)
     try:

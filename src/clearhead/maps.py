@@ -16,7 +16,7 @@ from . import _native
 from ._arrays import to_numpy
 from ._check import Problem, check_attention
 from ._check_map import check_bytes, check_observe
-from ._index import axes_of, expanded, is_array, is_integer
+from ._index import axes_of, expanded, integer_in, is_array, is_integer
 from .biases import Bias
 from .masks import Mask
 from .observation import Call, Observation, observe
@@ -248,7 +248,7 @@ top_keys (1, 8, 128, 3), received (1, 8, 128))
         if items is not None and isinstance(items[-1], slice):
             out = self._rows(tuple(items[:-1]), items[-1])
         elif items is not None and is_integer(items[-1]) and not any(map(is_array, items)):
-            last = range(self.shape[-1])[items[-1]]  # IndexError if out of range
+            last = integer_in(items[-1], self.ndim - 1, self.shape[-1])
             out = self._rows(tuple(items[:-1]), slice(last, last + 1))[..., 0]
         else:
             return self._cells(index)

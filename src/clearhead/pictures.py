@@ -25,6 +25,8 @@ def draw(
             f"head: is {head!r}, must be {amap.ndim - 2} indexes, of {amap.shape[:-2]}"
         )
     for i, n in zip(one, amap.shape, strict=False):
+        if isinstance(i, bool) or not isinstance(i, int | np.integer):
+            raise TypeError(f"head: is {head!r}, must be a whole number, or a tuple of them")
         if not -n <= i < n:
             raise ValueError(f"head: is {head!r}, must be below {amap.shape[:-2]}")
     T, S = _span("rows", rows, amap.shape[-2]), _span("cols", cols, amap.shape[-1])

@@ -149,7 +149,7 @@ def _rollout(run: "AttentionRun", word: str | int | slice) -> tuple[list[Attenti
     found = range(len(run.words))[word] if isinstance(word, slice) else run.find(word)
     at = sorted({t for w in found for t in run.words[w].tokens})
     if not at:
-        raise ValueError(f"word: {word!r} is no word of {len(run.words)}")
+        raise ValueError(f"word: {word!r} holds none of {len(run.words)} words, must hold one")
     x = np.zeros(T)
     x[at] = 1 / len(at)
     return [run.map(layer) for layer in range(run.num_layers)], x
@@ -164,6 +164,8 @@ def summary(
 ) -> NDArray[np.float32]:
     """The mean or the largest weight over heads and layers, (T, S), head by head."""
     chosen = range(run.num_layers) if layers is None else layers
+    if not isinstance(chosen, Sequence | np.ndarray) or not len(chosen):
+        raise ValueError(f"layers: is {layers!r}, must be a list of one layer at least, or None")
     shape = len(run.tokens), len(run.keys.tokens)
     if 4 * shape[0] * shape[1] > max_bytes:
         raise ValueError(

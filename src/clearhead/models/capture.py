@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
@@ -18,20 +17,10 @@ from .biased import Added, added
 from .certificate import row_deviation, spread
 from .heads import sums
 from .recorded import Grown, Layer, Text
+from .wanted import Wanted
 
 Array = NDArray[Any]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to keep: the arguments of `clearhead.hf.record`."""
-
-    layers: Sequence[int] | None
-    heads: Sequence[int] | None
-    stats_only: bool
-    folder: Path | None
-    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ def from_weights(
     """A run made of attention weights: `links`, `heads`, `group_by`, `rollout_to`, `to_html`, ...
 
     weights     one array (H, T, S) for each layer, as a sequence or one array (L, H, T, S); a batch
-                axis of 1 is dropped. So: the `output_attentions` of a Hugging Face model, or a
+                axis of 1 is dropped. So: the `attentions` of a Hugging Face model with
+                `output_attentions=True`; those of its `generate`, whose steps are stitched; or a
                 TransformerLens cache, of which the entries blocks.N.attn.hook_pattern are taken.
                 NumPy arrays, PyTorch tensors, or nested lists
     tokens      T texts, one for each query
@@ -46,6 +47,8 @@ def from_weights(
     >>> ch.from_weights(weights, ["to", "be", "or"]).links("or", top=1)
     [Link(layer=0, head=0, source=2, target=0, weight=0.333...)]
     """
+    if not isinstance(model, str):
+        raise TypeError(f"model: is {type(model).__name__}, must be text")
     layers = [_layer(name, array) for name, array in _named(weights)]
     mine = _reading("tokens", tokens)
     keys = None if key_tokens is None else _reading("key_tokens", key_tokens)
@@ -96,10 +99,34 @@ def _named(weights: Any) -> list[tuple[str, Any]]:
         return [(f"weights[blocks.{n}.attn.hook_pattern]", found[n]) for n in sorted(found)]
     if hasattr(weights, "items"):  # TransformerLens' ActivationCache is a mapping in all but name
         return _named(dict(weights.items()))
+    if isinstance(weights, str) or not hasattr(weights, "__len__"):
+        raise TypeError(
+            f"weights: is {type(weights).__name__}, must be an array (H, T, S) for each layer"
+        )
     count = len(weights)
     if not count:
         raise ValueError("weights: hold no layer, must hold one at least")
+    first = weights[0]
+    if isinstance(first, list | tuple) and first and getattr(first[0], "ndim", 0) == 4:
+        return _stitched(weights)
     return [(f"weights[{i}]", weights[i]) for i in range(count)]
+
+
+def _stitched(steps: Sequence[Sequence[Any]]) -> list[tuple[str, Array]]:
+    """The layers of a generation, whose steps are each a tuple of layers (1, H, t, S).
+
+    Rows of a step stand below those of the step before it; keys that came later are 0.
+    """
+    layers = len(steps[0])
+    if any(len(step) != layers for step in steps):
+        raise ValueError(f"weights: steps have different numbers of layers, must all have {layers}")
+    whole = []
+    for n in range(layers):
+        parts = [_layer(f"weights[{i}][{n}]", step[n])[1] for i, step in enumerate(steps)]
+        S = parts[-1].shape[-1]
+        padded = [np.pad(part, ((0, 0), (0, 0), (0, S - part.shape[-1]))) for part in parts]
+        whole.append((f"weights[:][{n}]", np.concatenate(padded, axis=1)))
+    return whole
 
 
 def _layer(name: str, value: Any) -> tuple[str, Array, float]:
@@ -111,7 +138,10 @@ def _layer(name: str, value: Any) -> tuple[str, Array, float]:
         half = value.element_size() == 2
         array = np.asarray(value.float().numpy() if half else value.numpy())
     else:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            raise ValueError(f"{name}: is ragged, must be an array (H, T, S)") from None
         half = array.itemsize == 2
     if array.dtype.kind not in "fVi":
         raise TypeError(f"{name}: dtype is {array.dtype}, must be real numbers")
@@ -143,7 +173,8 @@ def _check_rows(name: str, weights: Array, tolerance: float, sink: bool) -> None
 
 
 def _reading(name: str, tokens: Sequence[str]) -> Reading:
-    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+    listed = hasattr(tokens, "__len__") and not isinstance(tokens, str)
+    if not listed or not all(isinstance(token, str) for token in tokens):
         raise TypeError(f"{name}: must be a sequence of texts, one for each token")
     if not len(tokens):
         raise ValueError(f"{name}: are none, must be one at least")

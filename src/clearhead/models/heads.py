@@ -193,6 +193,10 @@ class HeadTable:
         Raises `ValueError` for a column that there is not.
         """
         check_column(column)
+        if count is not None and (type(count) is bool or not isinstance(count, int | np.integer)):
+            raise TypeError(f"count: is {count!r}, must be a whole number or None")
+        if count is not None and count < 0:
+            raise ValueError(f"count: is {count}, must be at least 0")
         ranked = sorted(self, key=lambda h: (-getattr(h, column), h.layer, h.head))
         known = [h for h in ranked if not np.isnan(getattr(h, column))]
         return [*known, *(h for h in ranked if np.isnan(getattr(h, column)))][:count]

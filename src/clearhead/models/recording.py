@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from .certificate import Certificate
 from .heads import COLUMNS, HeadTable
 from .recorded import Layer, Text, finished, proof
-from .run import AttentionRun, LayerState, Reading
+from .run import AttentionRun, LayerState, Reading, _number
 from .spelling import numbered, spell
 
 if TYPE_CHECKING:
@@ -102,6 +102,14 @@ class ObservedRun:
         sizes = f"{len(self.tokens)} tokens, {len(self._layers)} layers, {len(self._heads)} heads"
         return f"ObservedRun({self.model!r}, {sizes})"
 
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(AttentionRun, name):
+            raise AttributeError(
+                f"{name}: was not kept, stats_only=True keeps heads(), received(layer) and "
+                "certificate(); record without it"
+            )
+        raise AttributeError(f"'ObservedRun' object has no attribute {name!r}")
+
     def heads(self) -> HeadTable:
         """What each head does; as of `AttentionRun`, within 16 tokens."""
         nothing = np.full((len(COLUMNS), len(self._heads)), np.nan)
@@ -113,9 +121,7 @@ class ObservedRun:
 
     def received(self, layer: int) -> Array:
         """(H, S) how much each token was read in all, by every head: the column sums."""
-        if not -len(self._layers) <= layer < len(self._layers):
-            raise ValueError(f"layer: is {layer}, must be from 0 to {len(self._layers) - 1}")
-        found = self._layers[layer].received
+        found = self._layers[_number("layer", layer, len(self._layers))].received
         assert found is not None
         return found
 

@@ -73,7 +73,8 @@ class SegmentReading:
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         for name in ("reads", "tokens", "what", "share", "uniform", "times"):
             side: Any = "left" if name in ("reads", "what") else "right"
-            table.add_column(name, justify=side, overflow="ellipsis", no_wrap=True)
+            room = (width - 36) // 2 if side == "left" else None  # numbers are never cut
+            table.add_column(name, justify=side, overflow="ellipsis", no_wrap=True, max_width=room)
         overall, uniform = self.overall(), self.uniform.mean(0)
         for i, name in enumerate(self.names):
             if not overall[i].any():
@@ -142,6 +143,11 @@ def read_segments(run: "AttentionRun", segments: Segments) -> SegmentReading:
         spans = {name: _span(keys.text, name, where) for name, where in segments.items()}
     else:
         spans = split(keys.text, segments)
+    for name in spans:
+        if not isinstance(name, str):
+            raise TypeError(f"segments: a name is {name!r}, must be text")
+        if name == REST:
+            raise ValueError(f"segments: {REST!r} is what all else is called, must be another name")
     if not spans:
         raise ValueError("segments: there are none, must be at least one")
     _check_overlap(spans)
@@ -210,8 +216,10 @@ def _span(text: str, name: str, where: Any) -> tuple[int, int]:
         at = text.index(where)
         return at, at + len(where)
     match where:
-        case (int(begin), int(end)) if 0 <= begin < end <= len(text):
-            return begin, end
+        case (int() | np.integer() as begin, int() | np.integer() as end) if (
+            0 <= begin < end <= len(text)
+        ):
+            return int(begin), int(end)
     raise ValueError(
         f"segments: {name!r} is {where!r}, must be (start, end) within the text of {len(text):,} "
         "characters, or a passage of it"
