@@ -21,8 +21,8 @@ Float = NDArray[np.float32]
 Index = NDArray[np.intp]
 Heads = Sequence[tuple[int, int]]
 _ROWS = 512  # of weights at a time, while a picture is made
-_BLOCK_CELLS = 1 << 24  # of weights at a time, while links are ranked
-_MOST_LINKS = 1 << 22  # that a ranking holds beside the strongest of each unit
+_BLOCK_CELLS = 1 << 22  # of weights at a time, while links are ranked
+_MOST_LINKS = 1 << 19  # that a ranking holds beside the strongest of each unit
 _OF_EACH = 3  # links of each unit that a ranking holds, however weak
 
 
@@ -119,8 +119,8 @@ class Units:
 class Ranking(NamedTuple):
     """The links between two units, each in its strongest head; strongest first, (N,) each.
 
-    Every link with a weight above 0 while they are few; of a long text the strongest 4 million or
-    so, and in any case the three strongest of each unit.
+    Every link with a weight above 0 while they are few; of a long text the half million
+    that are strongest, and in any case the three strongest of each unit.
     """
 
     units: Units
