@@ -3,14 +3,14 @@
 const LIGHT = ["#fdfcf9", "#d9e6fa", "#94b9ef", "#4a82d8", "#2450a8", "#0f2260"];
 const DARK = ["#14171c", "#1b2d4d", "#245091", "#3b86dc", "#82bff5", "#e4f3ff"];
 
-const scheme = matchMedia("(prefers-color-scheme: dark)");
+const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
 
 /** @param {string} hex @returns {number[]} */
 const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
-/** @returns {number[][]} 256 colours, from nothing to 1 */
-function table() {
-  const stops = (scheme.matches ? DARK : LIGHT).map(channels);
+/** @param {boolean} dark @returns {number[][]} 256 colours, from nothing to 1 */
+function table(dark) {
+  const stops = (dark ? DARK : LIGHT).map(channels);
   return Array.from({ length: 256 }, (_, i) => {
     const at = (i / 255) * (stops.length - 1);
     const low = Math.min(Math.floor(at), stops.length - 2);
@@ -18,12 +18,33 @@ function table() {
   });
 }
 
-let ramp = table();
+/** The colours of a light or a dark page: `ramp` from the paper to the strongest weight. */
+export class Palette {
+  /** @param {boolean} dark */
+  constructor(dark) {
+    this.dark = dark;
+    this.ramp = table(dark);
+    this.ink = dark ? "#e9e7e2" : "#1b1b20";
+    this.soft = dark ? "#a2a2ac" : "#62626b";
+    this.line = dark ? "#2d323b" : "#e3dfd6";
+    this.paper = dark ? "#14171c" : "#fdfcf9";
+    this.accent = dark ? "#82bff5" : "#2450a8";
+    this.mark = dark ? "#ffb454" : "#b3400b"; // what is pinned or chosen: orange, told from blue by everyone
+    this.hidden = dark ? ["#1e2127", "#3a3f49"] : ["#f1eee7", "#cfc9bc"]; // ground and lines of the hatch
+  }
+
+  /** @param {number} share  0 to 1 @returns {number[]} red, green, blue */
+  at(share) {
+    return this.ramp[Math.max(0, Math.min(255, Math.round(share * 255)))];
+  }
+}
+
+let ramp = table(scheme?.matches ?? false);
 
 /** Call `draw` whenever the page turns dark or light. @param {() => void} draw */
 export function onSchemeChange(draw) {
-  scheme.addEventListener("change", () => {
-    ramp = table();
+  scheme?.addEventListener("change", () => {
+    ramp = table(scheme.matches);
     draw();
   });
 }
