@@ -7,6 +7,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <optional>
 #include <stdexcept>
@@ -181,6 +183,21 @@ void run(F f) {
     if (!finished) throw nb::python_error();
 }
 
+// A probe of the machine: pieces small enough to share out evenly, large enough to cost no start.
+int64_t read_all_py(const Input& data) {
+    constexpr int64_t kPiece = int64_t{1} << 20;
+    const auto* from = static_cast<const char*>(data.data());
+    const int64_t bytes = static_cast<int64_t>(data.nbytes()), n = (bytes + kPiece - 1) / kPiece;
+    std::atomic<int64_t> done{0};
+    run([&](const Kernels& kernels) {
+        const auto piece = [&](int64_t i, int) {
+            done += kernels.read_all[0](from + i * kPiece, std::min(kPiece, bytes - i * kPiece));
+        };
+        return parallel_for(n, workers_for(n), piece, interrupted);
+    });
+    return done;
+}
+
 void forward_py(const Input& q, const Input& k, const Input& v, const Output& out,
                 const std::optional<Output>& lse, const std::optional<std::vector<MaskTuple>>& mask,
                 const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
@@ -353,6 +370,9 @@ NB_MODULE(_native, m) {
             return kernels().multiply_adds[0](n);
         },
         nb::arg("n"));
+    m.def("read_all", read_all_py, nb::arg("data").noconvert(),
+          nb::sig("def read_all(data: Array) -> int"),
+          "Reads a contiguous float32 array once, by all threads; returns the bytes.");
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("available_isas", available_isas);
     m.def("choose_isa", choose_isa, nb::arg("name"));

@@ -114,6 +114,10 @@ struct Kernels {
     // n rounds of independent fused multiply-adds that fill the registers: the peak that the
     // benchmarks measure against. Returns the floating-point operations done.
     int64_t (*multiply_adds[2])(int64_t n);
+
+    // Reads memory once and does no more with it than it must: the bandwidth that they measure
+    // against. Returns the bytes read.
+    int64_t (*read_all[2])(const void* data, int64_t bytes);
 };
 
 }  // namespace clearhead
