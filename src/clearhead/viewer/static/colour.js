@@ -39,6 +39,18 @@ export class Palette {
   }
 }
 
+const FLOOR = 4; // decades that the logarithmic scale shows; what is smaller has the colour of nothing
+
+/**
+ * Where a weight stands between nothing and the strongest, as the colour scale has it.
+ * @param {number} part  0 to 1 @param {"linear" | "root" | "log"} scale @returns {number} 0 to 1
+ */
+export function share(part, scale) {
+  if (scale === "linear") return part;
+  if (scale === "root") return Math.sqrt(part);
+  return Math.max(0, 1 + Math.log10(part) / FLOOR);
+}
+
 let ramp = table(scheme?.matches ?? false);
 
 /** Call `draw` whenever the page turns dark or light. @param {() => void} draw */

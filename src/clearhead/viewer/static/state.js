@@ -17,7 +17,9 @@
  * @property {number | null} column  pinned
  * @property {[number, number, number, number] | null} span  chosen: first row, one past the last, the same for columns
  * @property {number[]} words  chosen in the text view
- * @property {"reads" | "read-by"} direction
+ * @property {"reads" | "read-by" | "made-of" | "became"} direction  the last two through all layers, by rollout
+ * @property {{special: boolean, self: boolean}} listed  whether lists name special tokens, and what a word reads of itself
+ * @property {"off" | "on"} arcs  between the words of a short text
  * @property {{run: string, heads: Head[]} | null} other  compared with
  * @property {string} sort  of the head view
  * @property {"auto" | "light" | "dark"} theme
@@ -43,6 +45,8 @@ export const INITIAL = {
   span: null,
   words: [],
   direction: "reads",
+  listed: { special: false, self: false },
+  arcs: "off",
   other: null,
   sort: "",
   theme: "auto",
@@ -54,7 +58,8 @@ const ONE_OF = {
   unit: ["tokens", "words", "sentences", "documents"],
   pool: ["mean", "max"],
   scale: ["linear", "root", "log"],
-  direction: ["reads", "read-by"],
+  direction: ["reads", "read-by", "made-of", "became"],
+  arcs: ["off", "on"],
   theme: ["auto", "light", "dark"],
 };
 
@@ -87,6 +92,14 @@ const WRITTEN = {
       const columns = parts.filter((part) => part !== "special" && part !== "sinks");
       if (!columns.every((part) => /^\d+$/.test(part))) return null;
       return { special: parts.includes("special"), sinks: parts.includes("sinks"), columns: columns.map(Number) };
+    },
+  ],
+  listed: [
+    ({ listed }) => [listed.special ? "special" : "", listed.self ? "self" : ""].filter(Boolean).join(","),
+    (text) => {
+      const parts = text.split(",").filter(Boolean);
+      if (!parts.every((part) => part === "special" || part === "self")) return null;
+      return { special: parts.includes("special"), self: parts.includes("self") };
     },
   ],
   camera: [
@@ -148,7 +161,7 @@ export function fromHash(hash, base = INITIAL) {
       if (choices.includes(text)) state[key] = text;
       else wrong.push(`${key}: is ${text}, must be ${choices.join(" or ")}`);
     } else if (read) {
-      const empty = /** @type {any} */ ({ leave: INITIAL.leave, words: [], run: "", sort: "" })[key] ?? null;
+      const empty = /** @type {any} */ ({ leave: INITIAL.leave, listed: INITIAL.listed, words: [], run: "", sort: "" })[key] ?? null;
       const value = text === "" && key !== "heads" ? empty : read(text);
       if (value === null && text !== "") wrong.push(`${key}: is ${text}, which cannot be read`);
       else state[key] = value;
