@@ -12,7 +12,7 @@ check:  ## formatting, lint, types
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(BIN)/clang-format --dry-run --Werror native/*.hpp native/*.cpp
+	$(BIN)/clang-format --dry-run --Werror native/*.hpp native/*.cpp tests/native/*.cpp
 
 test:
 	$(PYTHON) -m pytest

@@ -13,6 +13,8 @@ namespace clearhead {
 extern const Kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
+#elif defined(__aarch64__)
+extern const Kernels kernels_neon;
 #endif
 
 namespace {
@@ -41,6 +43,8 @@ const Candidate kCandidates[] = {
      }},
     {&kernels_avx2,
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }},
+#elif defined(__aarch64__)
+    {&kernels_neon, [] { return true; }},  // a part of the architecture
 #endif
     {&kernels_scalar, [] { return true; }},
 };

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import platform
 import re
 import shutil
 import subprocess
@@ -140,6 +141,7 @@ ISA_FLAGS = {
     "scalar": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"],
+    "neon": [],
 }
 
 
@@ -150,12 +152,16 @@ def test_a_kernel_unit_defines_its_table_and_nothing_that_others_could_link(
     isa: str, tmp_path: Path
 ) -> None:
     """A weak symbol compiled for AVX-512 may become the copy that an older CPU runs."""
-    if isa != "scalar" and "x86_64" not in subprocess.check_output(["uname", "-m"], text=True):
-        pytest.skip("an x86-64 unit")
+    family = "aarch64" if isa == "neon" else "x86_64"
+    compiler = (
+        "c++" if isa == "scalar" or platform.machine() == family else f"{family}-linux-gnu-g++"
+    )
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed, and this is no {family}")
     unit = tmp_path / f"{isa}.o"
     source = ROOT / "native" / f"isa_{isa}.cpp"
     flags = ["-std=c++20", "-O1", "-fPIC", "-fno-exceptions", "-ffp-contract=off", "-w"]
-    subprocess.run(["c++", *flags, *ISA_FLAGS[isa], "-c", source, "-o", unit], check=True)
+    subprocess.run([compiler, *flags, *ISA_FLAGS[isa], "-c", source, "-o", unit], check=True)
     listed = subprocess.check_output(["nm", "-C", unit], text=True).splitlines()
     defined = [line.split(maxsplit=2)[1:] for line in listed if not line.startswith(" ")]
     shared = [(kind, name) for kind, name in defined if kind not in "trdb"]
