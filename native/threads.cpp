@@ -112,17 +112,12 @@ class Pool {
     int wanted_ = 0;
 };
 
-// Never destroyed: detached workers may outlive main. After fork the child has none of the threads
-// and may have inherited locked mutexes, so it starts afresh and forgets the parent's pool.
+// Never destroyed: detached workers may outlive main.
 std::atomic<Pool*> pool_pointer{nullptr};
 
 Pool& pool() {
-    static const bool registered = [] {
-        pool_pointer.store(new Pool);
-        pthread_atfork(nullptr, nullptr, [] { pool_pointer.store(new Pool); });
-        return true;
-    }();
-    (void)registered;
+    static const bool made = (pool_pointer.store(new Pool), true);
+    (void)made;
     return *pool_pointer.load();
 }
 
@@ -162,6 +157,18 @@ int initial_count() {
 }
 
 std::atomic<int> chosen{0};
+std::atomic<bool> by_hand{false};  // by set_thread_count
+
+// After fork the child has none of the threads and may have inherited locked mutexes, so it starts
+// afresh and forgets the parent's pool. It has brothers, as a rule, which fork was for: unless
+// somebody chose a count, it takes one core and leaves them theirs.
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] {
+    if (pool_pointer.load()) pool_pointer.store(new Pool);
+    const char* own = std::getenv("CLEARHEAD_NUM_THREADS");
+    const char* omp = std::getenv("OMP_NUM_THREADS");
+    const bool named = (own && *own) || (omp && count_from(omp));
+    if (!by_hand.load()) chosen.store(named ? 0 : 1);
+});
 
 }  // namespace
 
@@ -176,6 +183,7 @@ void set_thread_count(int count) {
         throw std::invalid_argument("count: is " + std::to_string(count) +
                                     ", must be a whole number from 1 to 1024");
     }
+    by_hand.store(true);
     chosen.store(count);
 }
 

@@ -5,8 +5,9 @@
 
 namespace clearhead {
 
-// CLEARHEAD_NUM_THREADS, else OMP_NUM_THREADS, else the CPUs this process may use (affinity and
-// cgroup quota). Throws std::invalid_argument where CLEARHEAD_NUM_THREADS is not a count.
+// set_thread_count, else CLEARHEAD_NUM_THREADS, else OMP_NUM_THREADS, else 1 in a forked process
+// and in others the CPUs they may use (affinity and cgroup quota). Throws std::invalid_argument
+// where CLEARHEAD_NUM_THREADS is not a count.
 int thread_count();
 void set_thread_count(int count);
 

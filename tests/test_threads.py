@@ -151,3 +151,107 @@ def test_ctrl_c_stops_a_long_call() -> None:
     process.send_signal(signal.SIGINT)
     rest, _ = process.communicate(timeout=60)  # the whole call would take many minutes
     assert rest.split() == ["stopped", "8.0"]
+
+
+SHOW_FORKED = """
+    import os
+    import clearhead as ch
+    {before}
+    child = os.fork()
+    if child == 0:
+        print(ch.num_threads(), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    """
+
+
+@pytest.mark.parametrize(
+    ("before", "env", "count"),
+    [
+        ("ch.num_threads()", {}, "1"),
+        ("", {}, "1"),
+        ("ch.set_num_threads(3)", {}, "3"),
+        ("", {"OMP_NUM_THREADS": "2"}, "2"),
+        ("ch.num_threads()", {"CLEARHEAD_NUM_THREADS": "5"}, "5"),
+    ],
+)
+def test_a_forked_child_leaves_its_brothers_their_cores_unless_told(before, env, count) -> None:
+    assert run(SHOW_FORKED.format(before=before), **env).stdout.strip() == count
+
+
+def test_workers_of_a_torch_data_loader_compute_the_same_on_one_thread_each() -> None:
+    pytest.importorskip("torch")
+    done = run(
+        """
+        import warnings
+        import numpy as np
+        import torch
+        import clearhead as ch
+
+        warnings.simplefilter("ignore")  # fork beside threads, as the loader does
+        x = np.random.default_rng(0).normal(size=(6, 1, 2, 200, 16)).astype("float32")
+
+        class Contexts(torch.utils.data.Dataset):
+            def __len__(self):
+                return len(x)
+            def __getitem__(self, i):
+                return ch.attention(x[i], x[i], x[i]), ch.num_threads()
+
+        whole = [ch.attention(one, one, one) for one in x]  # the pool is awake when they fork
+        loader = torch.utils.data.DataLoader(Contexts(), num_workers=2, batch_size=None)
+        counts = set()
+        for want, (got, threads) in zip(whole, loader, strict=True):
+            assert np.array_equal(want, got)
+            counts.add(threads)
+        print("same", counts)
+        """
+    )
+    assert done.stdout.strip() == "same {1}", done.stderr
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_calls_within_joblib_neither_hang_nor_differ(backend: str) -> None:
+    pytest.importorskip("joblib")
+    done = run(
+        f"""
+        import numpy as np
+        import joblib
+        import clearhead as ch
+
+        def attend(x):
+            return ch.attention(x, x, x)
+
+        x = np.random.default_rng(0).normal(size=(8, 1, 2, 300, 16)).astype("float32")
+        ch.set_num_threads(2)
+        want = [attend(one) for one in x]
+        got = joblib.Parallel(n_jobs=4, backend="{backend}")(joblib.delayed(attend)(a) for a in x)
+        assert all(np.array_equal(a, b) for a, b in zip(want, got, strict=True))
+        print("same")
+        """
+    )
+    assert done.stdout.strip() == "same", done.stderr
+
+
+def test_many_calling_threads_start_no_more_than_the_pool() -> None:
+    """Eight callers and a pool of two: nine threads beyond the first at most, not sixteen."""
+    done = run(
+        """
+        import os
+        from concurrent.futures import ThreadPoolExecutor
+        import numpy as np
+        import clearhead as ch
+
+        ch.set_num_threads(2)
+        x = np.random.default_rng(0).normal(size=(1, 4, 700, 32)).astype("float32")
+
+        def attend(_):
+            ch.attention(x, x, x)
+            return len(os.listdir("/proc/self/task"))
+
+        before = len(os.listdir("/proc/self/task"))
+        with ThreadPoolExecutor(8) as callers:
+            most = max(callers.map(attend, range(64)))
+        print(most - before)
+        """
+    )
+    assert 1 <= int(done.stdout) <= 9, done.stderr

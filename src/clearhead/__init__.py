@@ -13,6 +13,8 @@ little more than importing NumPy.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from . import _native as _native  # before any fork: a child then knows that it is one
+
 if TYPE_CHECKING:
     from .biases import Bias, alibi, relative_bias
     from .cache import KeyValueCache

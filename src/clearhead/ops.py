@@ -253,7 +253,8 @@ def available_isas() -> list[str]:
 
 def num_threads() -> int:
     """How many threads a call may use: set_num_threads, else CLEARHEAD_NUM_THREADS, else
-    OMP_NUM_THREADS, else the CPUs that this process may use."""
+    OMP_NUM_THREADS, else the CPUs that this process may use; but 1 in a forked process, whose
+    brothers have the other CPUs (a worker of multiprocessing or of torch's DataLoader)."""
     return _native.num_threads()
 
 
