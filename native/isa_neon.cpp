@@ -3,6 +3,7 @@
 #include "forward.inl.hpp"
 #include "observe.inl.hpp"
 #include "backward.inl.hpp"
+#include "decode.inl.hpp"
 #include "table.inl.hpp"
 // clang-format on
 

@@ -10,8 +10,9 @@
 
 namespace clearhead {
 
-constexpr int64_t kPanel = 64;  // rows of a panel: one bit each in a uint64_t
-constexpr int64_t kBlock = 96;  // keys of a block: P (96 x 64 floats) stays close to Q
+constexpr int64_t kPanel = 64;      // rows of a panel: one bit each in a uint64_t
+constexpr int64_t kBlock = 96;      // keys of a block: P (96 x 64 floats) stays close to Q
+constexpr int64_t kStripRows = 16;  // most rows of a strip
 constexpr double kLog2e = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -83,6 +84,33 @@ enum class GradientStep : int32_t {
     scores,   // leaves the gradient of the bias in p: dS without the slope of the softcap
 };
 
+// Columns with room for whole vectors of any instruction set.
+constexpr int64_t padded(int64_t n) {
+    return (n + 15) / 16 * 16;
+}
+
+// Up to kStripRows query rows that read the same keys and values: the lanes of its vectors run
+// along D and E. Rows of q and o are padded(D) and padded(E) long and come in fours, as do m and l;
+// what q holds beyond D is 0. The state of a row is (m, l, o) as above.
+struct Strip {
+    int64_t rows, D, E;
+    Matrix k, v;                  // from key 0 on
+    double s_factor, cap_factor;  // as above
+    const void* q;
+    void *m, *l, *o;
+    void* s;                // [rows][kBlock]: scores, then weights
+    void *k_rows, *v_rows;  // [kBlock][padded(D)], [kBlock][padded(E)]: where a column is no step
+};
+
+// States of `rows` rows, a multiple of four, from `count` shards of the keys. A shard's are
+// m[rows], l[rows], o[rows][padded(E)].
+struct RowStates {
+    void* data;
+    int64_t count, rows, E;
+
+    constexpr int64_t size() const { return rows * (2 + padded(E)); }
+};
+
 struct Watch;  // what observation keeps: watch.hpp
 
 // What an instruction set gives. Index 0 works in float, 1 in double.
@@ -91,6 +119,13 @@ struct Kernels {
     void (*begin[2])(Panel& panel);                       // transposes q, clears the state
     void (*attend[2])(Panel& panel, const Block& block);  // state += the block's keys and values
     void (*finish[2])(Panel& panel, const Matrix& out);   // out = o / l
+
+    void (*strip_attend[2])(const Strip& strip, const Block& block);  // state += keys and values
+    // out[i][j] = m[i][j] in Real, rows of padded(cols), 0 beyond cols.
+    void (*copy_rows[2])(const Matrix& m, int64_t rows, int64_t cols, void* out);
+    // One row's states and its sink, in log2 units, to its row of `out`, and to (m, l) in `total`.
+    void (*merge_row[2])(const RowStates& states, int64_t row, double sink, const Matrix& out,
+                         void* total);
 
     // out[j][i] = bias[i][j] in log2 units, for i < lanes and j < count (`swapped`: bias[j][i]).
     // Where that is -inf, bit i of visible[j] is cleared: such a bias hides as a mask does. What is

@@ -88,6 +88,15 @@ struct Simd<float> {
         }
         for (int i = 0; i < 8; ++i) r[i] = t[i];
     }
+    // Lane i: the sum of the lanes of x[i].
+    static Vec sum_each(const Vec x[8]) {
+        Vec y[4];  // x[i] and x[i + 4], four lanes each
+        for (int i = 0; i < 4; ++i) {
+            y[i] = _mm256_add_ps(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20),
+                                 _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+        }
+        return _mm256_hadd_ps(_mm256_hadd_ps(y[0], y[1]), _mm256_hadd_ps(y[2], y[3]));
+    }
 
   private:
     static __m128i load_16(const uint16_t* p, int64_t n) {
@@ -156,6 +165,11 @@ struct Simd<double> {
         r[1] = _mm256_permute2f128_pd(b, d, 0x20);
         r[2] = _mm256_permute2f128_pd(a, c, 0x31);
         r[3] = _mm256_permute2f128_pd(b, d, 0x31);
+    }
+    static Vec sum_each(const Vec x[4]) {
+        const Vec a = _mm256_hadd_pd(x[0], x[1]), b = _mm256_hadd_pd(x[2], x[3]);
+        return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20),
+                             _mm256_permute2f128_pd(a, b, 0x31));
     }
 
   private:

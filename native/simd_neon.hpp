@@ -85,6 +85,9 @@ struct Simd<float> {
         r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
         r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
     }
+    static Vec sum_each(const Vec x[4]) {
+        return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+    }
 
   private:
     static uint32x4_t lane_bit() {
@@ -150,6 +153,7 @@ struct Simd<double> {
         r[0] = first;
         r[1] = second;
     }
+    static Vec sum_each(const Vec x[2]) { return vpaddq_f64(x[0], x[1]); }
 
   private:
     static uint64x2_t lane_bit() {

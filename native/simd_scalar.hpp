@@ -86,6 +86,7 @@ struct Simd {
         }
     }
     static void transpose(Vec*) {}
+    static Vec sum_each(const Vec* x) { return *x; }  // lane i: the sum of the lanes of x[i]
     // Writes the lanes of x that m has side by side, and perhaps anything up to kLanes; their
     // number.
     static int64_t compress(Real* out, Mask m, Vec x) {

@@ -2,6 +2,7 @@
 // and reaches all of them.
 #pragma once
 #include "backward.inl.hpp"
+#include "decode.inl.hpp"
 #include "forward.inl.hpp"
 #include "observe.inl.hpp"
 
@@ -14,6 +15,9 @@ constexpr Kernels table(const char* isa) {
         .begin = {begin<float>, begin<double>},
         .attend = {attend<float>, attend<double>},
         .finish = {finish<float>, finish<double>},
+        .strip_attend = {strip_attend<float>, strip_attend<double>},
+        .copy_rows = {copy_rows<float>, copy_rows<double>},
+        .merge_row = {merge_row<float>, merge_row<double>},
         .lay_out_bias = {lay_out_bias<float>, lay_out_bias<double>},
         .observe = {observe<float>, observe<double>},
         .observe_end = {observe_end<float>, observe_end<double>},

@@ -1,0 +1,261 @@
+#include "decode.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "panels.hpp"
+#include "threads.hpp"
+
+namespace clearhead {
+namespace {
+
+// Keys of a task. It follows from the problem alone, so that the bits do not depend on the threads.
+constexpr int64_t kShard = 1024;
+
+// The rows of some heads of a group, all its T queries, read the group's keys together: row
+// h * T + t is query t of the bundle's head h.
+struct Bundle {
+    Place at;  // of its first head
+    int64_t group, heads, rows;
+};
+
+// The problem in bundles, and their keys in shards.
+struct Plan {
+    const Problem& p;
+    int64_t parts, heads, shards, keys;
+
+    explicit Plan(const Problem& p) : p(p) {
+        const int64_t group = p.H / p.G, fit = kPanel / p.T;
+        parts = (group + fit - 1) / fit;
+        heads = (group + parts - 1) / parts;
+        shards = std::max<int64_t>(1, (p.S + kShard - 1) / kShard);
+        keys = (p.S + shards - 1) / shards;
+        keys = (keys + kBlock - 1) / kBlock * kBlock;
+    }
+    int64_t bundles() const { return p.batches() * p.G * parts; }
+    int64_t rows() const { return (heads * p.T + 3) / 4 * 4; }
+
+    Bundle bundle(int64_t index) const {
+        const int64_t part = index % parts, group = index / parts % p.G;
+        const int64_t of_group = p.H / p.G, first = part * heads;
+        const int64_t count = std::min(heads, of_group - first);
+        return {p.place(index / parts / p.G, group * of_group + first, 0), group, count,
+                count * p.T};
+    }
+};
+
+template <class Real>
+struct DecodeWorker {
+    Veil<Real> veil;      // of one head
+    Veil<Real> together;  // of the bundle's
+    int64_t batch = -1;   // whose runs these are: no mask has others for another head
+    const std::vector<Run>* runs = nullptr;
+    Scratch<Real> scratch;
+    Real *q, *ones;
+    Strip strip = {};
+    Panel panel = {};
+
+    explicit DecodeWorker(const Plan& plan)
+        : DecodeWorker(plan.p, padded(plan.p.D), padded(plan.p.E)) {}
+
+  private:
+    DecodeWorker(const Problem& p, int64_t D, int64_t E)
+        : veil(p),
+          together(p),
+          scratch({kPanel * D, kPanel, kBlock * D, kBlock * E, kBlock * kPanel, D * kPanel,
+                   E * kPanel, kPanel, 2 * kPanel}) {
+        q = scratch.take(kPanel * D);
+        ones = scratch.take(kPanel);
+        std::fill_n(ones, kPanel, Real(1));
+        strip.k_rows = panel.k_rows = scratch.take(kBlock * D);
+        strip.v_rows = panel.v_rows = scratch.take(kBlock * E);
+        strip.s = panel.p = scratch.take(kBlock * kPanel);
+        panel.qt = scratch.take(D * kPanel);
+        panel.ot = scratch.take(E * kPanel);
+        panel.m = scratch.take(kPanel);
+        panel.l = scratch.take(2 * kPanel);
+    }
+};
+
+// `lay_out` for the rows of all heads of a bundle.
+template <class Real>
+bool lay_out_bundle(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
+                    int64_t count, Seen seen, DecodeWorker<Real>& worker, Block& block) {
+    if (bundle.heads == 1) {
+        return lay_out(p, kernels, bundle.at, begin, count, seen, worker.veil, block);
+    }
+    block = {begin, count, nullptr, nullptr};
+    if (seen == Seen::all && p.bias.kind == BiasKind::none) return true;
+    Veil<Real>& all = worker.together;
+    const uint64_t rows = first_bits(bundle.rows), own = first_bits(p.T);
+    std::fill_n(all.visible.begin(), count, 0);
+    Block part;
+    for (int64_t h = 0; h < bundle.heads; ++h) {
+        Place at = bundle.at;
+        at.head += h;
+        const bool some = lay_out(p, kernels, at, begin, count, seen, worker.veil, part);
+        for (int64_t i = 0; i < count; ++i) {
+            const uint64_t bits = !some ? 0 : part.visible ? part.visible[i] & own : own;
+            all.visible[i] |= bits << (h * p.T);
+        }
+        if (!part.bias) continue;
+        const Real* bias = static_cast<const Real*>(part.bias);
+        for (int64_t i = 0; i < count; ++i) {
+            std::copy_n(bias + i * kPanel, p.T, all.bias.data() + i * kPanel + h * p.T);
+        }
+        block.bias = all.bias.data();
+    }
+    uint64_t every = rows, some = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        every &= all.visible[i];
+        some |= all.visible[i];
+    }
+    if (every != rows) block.visible = all.visible.data();
+    return some != 0;
+}
+
+// Calls f(block) for every block of keys in [begin, end) that some row of the bundle sees.
+template <class Real, class F>
+void for_bundle_blocks(const Problem& p, const Kernels& kernels, const Bundle& bundle,
+                       int64_t begin, int64_t end, DecodeWorker<Real>& worker, F f) {
+    Block block;
+    const auto walk = [&](int64_t stop, Seen seen) {
+        for (; seen != Seen::none && begin < stop; begin += kBlock) {
+            const int64_t count = std::min(kBlock, stop - begin);
+            if (lay_out_bundle(p, kernels, bundle, begin, count, seen, worker, block)) f(block);
+        }
+        begin = stop;
+    };
+    if (!p.mask) return walk(end, Seen::all);
+    if (worker.batch != bundle.at.batch) {
+        worker.runs = &worker.veil.mask->runs(bundle.at);
+        worker.batch = bundle.at.batch;
+    }
+    auto run = std::upper_bound(worker.runs->begin(), worker.runs->end(), begin,
+                                [](int64_t key, const Run& r) { return key < r.end; });
+    for (; begin < end; ++run) walk(std::min(run->end, end), run->seen);
+}
+
+template <class Real>
+void load_queries(const Problem& p, const Kernels& kernels, const Bundle& bundle, Real* q) {
+    for (int64_t h = 0; h < bundle.heads; ++h) {
+        kernels.copy_rows[sizeof(Real) == 8](matrix(p, p.q, bundle.at, bundle.at.head + h, 0), p.T,
+                                             p.D, q + h * p.T * padded(p.D));
+    }
+}
+
+// The states of a bundle's rows over the keys [begin, end), by a strip.
+template <class Real>
+void strip_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
+                  int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
+    constexpr int precision = sizeof(Real) == 8;
+    Strip& strip = worker.strip;
+    strip.rows = bundle.rows;
+    strip.D = p.D;
+    strip.E = p.E;
+    strip.k = matrix(p, p.k, bundle.at, bundle.group, 0);
+    strip.v = matrix(p, p.v, bundle.at, bundle.group, 0);
+    strip.s_factor = p.q_factor();
+    strip.cap_factor = p.softcap * kLog2e;
+    strip.q = worker.q;
+    strip.m = state;
+    strip.l = state + rows;
+    strip.o = state + 2 * rows;
+    std::fill_n(state, rows, -std::numeric_limits<Real>::infinity());
+    std::fill_n(state + rows, rows * (1 + padded(p.E)), Real(0));
+    for_bundle_blocks(p, kernels, bundle, begin, end, worker,
+                      [&](const Block& block) { kernels.strip_attend[precision](strip, block); });
+}
+
+// The same by a panel, for more rows.
+template <class Real>
+void panel_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
+                  int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
+    constexpr int precision = sizeof(Real) == 8;
+    constexpr DType real = precision ? DType::f64 : DType::f32;
+    Panel& panel = worker.panel;
+    panel.rows = bundle.rows;
+    panel.D = p.D;
+    panel.E = p.E;
+    panel.q = {worker.q, padded(p.D), 1, real};
+    panel.k = matrix(p, p.k, bundle.at, bundle.group, 0);
+    panel.v = matrix(p, p.v, bundle.at, bundle.group, 0);
+    panel.q_factor = 1;
+    panel.s_factor = p.q_factor();
+    panel.cap_factor = p.softcap * kLog2e;
+    panel.sink = -INFINITY;  // takes part when states are merged
+    kernels.begin[precision](panel);
+    for_bundle_blocks(p, kernels, bundle, begin, end, worker,
+                      [&](const Block& block) { kernels.attend[precision](panel, block); });
+    std::copy_n(static_cast<const Real*>(panel.m), bundle.rows, state);
+    std::copy_n(static_cast<const Real*>(panel.l), bundle.rows, state + rows);
+    kernels.transpose_out[precision](panel.ot, bundle.rows, p.E, worker.ones,
+                                     {state + 2 * rows, padded(p.E), 1, real});
+}
+
+template <class Real>
+void merge_bundle(const Problem& p, const Kernels& kernels, const Bundle& bundle,
+                  const RowStates& states) {
+    Real* lse = static_cast<Real*>(const_cast<void*>(p.lse.data));
+    for (int64_t row = 0; row < bundle.rows; ++row) {
+        Place at = bundle.at;
+        at.head += row / p.T;
+        const int64_t t = row % p.T;
+        Real total[2];
+        kernels.merge_row[sizeof(Real) == 8](states, row, in_log2<Real>(p.sink_at(at)),
+                                             matrix(p, p.out, at, at.head, t), total);
+        if (!lse) continue;
+        const double sum = static_cast<double>(total[1]);
+        lse[p.offset(p.lse, at, at.head) + t * p.lse.row] = static_cast<Real>(
+            sum == 0 ? -INFINITY : static_cast<double>(total[0]) * kLn2 + std::log(sum));
+    }
+}
+
+template <class Real>
+bool decode_in(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted) {
+    const Plan plan(p);
+    const int64_t bundles = plan.bundles(), tasks = bundles * plan.shards, rows = plan.rows();
+    const int count = workers_for(tasks);
+    std::vector<DecodeWorker<Real>> workers;
+    workers.reserve(count);
+    for (int i = 0; i < count; ++i) workers.emplace_back(plan);
+    const int64_t size = RowStates{nullptr, 1, rows, p.E}.size();
+    Scratch<Real> states({tasks * size});
+    Real* state = states.take(tasks * size);
+    std::vector<std::atomic<int64_t>> left(bundles);
+    for (auto& n : left) n.store(plan.shards, std::memory_order_relaxed);
+    return parallel_for(
+        tasks, count,
+        [&](int64_t task, int number) {
+            const int64_t index = task / plan.shards, shard = task % plan.shards;
+            const int64_t begin = shard * plan.keys, end = std::min(p.S, begin + plan.keys);
+            const Bundle bundle = plan.bundle(index);
+            DecodeWorker<Real>& worker = workers[number];
+            load_queries(p, kernels, bundle, worker.q);
+            (bundle.rows <= kStripRows ? strip_states<Real>
+                                       : panel_states<Real>)(p, kernels, bundle, begin, end, worker,
+                                                             state + task * size, rows);
+            // Whoever brings the last shard merges them all, in their order.
+            if (left[index].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+                merge_bundle<Real>(p, kernels, bundle,
+                                   {state + index * plan.shards * size, plan.shards, rows, p.E});
+            }
+        },
+        interrupted);
+}
+
+}  // namespace
+
+bool is_decode(const Problem& p) {
+    return p.T <= kStripRows || (p.T <= kPanel / 2 && p.H > p.G);
+}
+
+bool decode(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted) {
+    return p.q.dtype == DType::f64 ? decode_in<double>(p, kernels, interrupted)
+                                   : decode_in<float>(p, kernels, interrupted);
+}
+
+}  // namespace clearhead
