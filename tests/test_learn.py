@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from clearhead.cli import main
-from clearhead.worked import learn_model
 from clearhead.worked.learn import DUCK, DUCK_HELD_OUT, Lesson, learn, tokens
-from clearhead.worked.learn_figures import FIGURES, save_figures, word_scores
-from clearhead.worked.learn_text import read_sentences, summary
+from clearhead.worked.learn import model as learn_model
+from clearhead.worked.learn.figures import FIGURES, save_figures, word_scores
+from clearhead.worked.learn.text import read_sentences, summary
 from clearhead.worked.vectors import Vectors
 
 

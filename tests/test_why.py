@@ -12,9 +12,8 @@ from matplotlib.text import Text
 import clearhead as ch
 from clearhead import reference
 from clearhead.cli import main
-from clearhead.worked import memory
-from clearhead.worked.evidence import Column, Evidence
-from clearhead.worked.why import softmax
+from clearhead.worked.why import memory, softmax
+from clearhead.worked.why.evidence import Column, Evidence
 
 GOLDEN = Path(__file__).resolve().parents[2] / "shared" / "golden" / "articles.json"
 

@@ -10,9 +10,9 @@ import pytest
 
 import clearhead as ch
 from clearhead.cli import main
-from clearhead.worked.check_formula import Node
-from clearhead.worked.check_numbers import Matrix, read_number
-from clearhead.worked.check_values import Intervals, Points, evaluate
+from clearhead.worked.check.formula import Node
+from clearhead.worked.check.numbers import Matrix, read_number
+from clearhead.worked.check.values import Intervals, Points, evaluate
 
 Q = np.array([[1.0, 0.5], [0.2, 1.4], [0.7, 0.1]])
 K = np.array([[1.1, 0.4], [0.3, 1.2], [0.6, 0.9]])

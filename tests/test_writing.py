@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 import clearhead as ch
 import tiny_bert
-from clearhead.worked import drawing, trace_file
+from clearhead.worked import drawing
+from clearhead.worked.trace import file as trace_file
 
 matplotlib.use("agg")
 Write = Callable[[Path], object]

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .single_head import SingleHeadAttention
     from .worked import why
     from .worked.check import check, check_file
-    from .worked.check_report import CheckReport
+    from .worked.check.report import CheckReport
     from .worked.cost import Cost, CostRow, cost
     from .worked.learn import Lesson, learn
     from .worked.trace import Trace, trace
@@ -68,7 +68,7 @@ _HOME = {
     "AttentionRun": "models.run",
     "AttentionWithLse": "ops",
     "Bias": "biases",
-    "CheckReport": "worked.check_report",
+    "CheckReport": "worked.check.report",
     "CheckpointError": "models.weights",
     "Cost": "worked.cost",
     "CostRow": "worked.cost",

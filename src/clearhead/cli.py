@@ -195,7 +195,7 @@ def _learn(
     clearhead learn --heads 2 --figures pictures
     """
     from .worked.learn import learn
-    from .worked.learn_text import read_sentences
+    from .worked.learn.text import read_sentences
 
     training, held_out = read_sentences(file) if file else (None, None)
     lesson = learn(
@@ -263,7 +263,7 @@ def _trace(
 
     clearhead trace --demo --cell scores 1 0
     """
-    from .worked import trace_file as command
+    from .worked.trace import file as command
 
     made = command.chosen(file, demo, text, model=model, layer=layer, head=head, digits=digits)
     written = command.write(made, markdown, latex, html)
