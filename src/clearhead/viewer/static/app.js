@@ -2,6 +2,7 @@
 
 import { Palette } from "./colour.js";
 import { make } from "./dom.js";
+import { MapView } from "./map.js";
 import { isCancelled } from "./source.js";
 import { INITIAL, Store, fromHash, toHash } from "./state.js";
 
@@ -20,7 +21,7 @@ import { INITIAL, Store, fromHash, toHash } from "./state.js";
  */
 
 /** Each view's name, its word on the tab and its class, in the order of the tabs. @type {[State["view"], string, new (root: HTMLElement, app: App) => View][]} */
-const VIEWS = [];
+const VIEWS = [["map", "Map", MapView]];
 
 const LINK_DELAY = 250; // ms of rest before the address follows: browsers refuse a hundred changes in a row
 

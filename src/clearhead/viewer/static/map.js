@@ -1,0 +1,489 @@
+// The map view: a matrix that is wandered through like a map.
+
+import { Asked } from "./asked.js";
+import { Remembered } from "./axes.js";
+import { Camera, within } from "./camera.js";
+import { Controls } from "./controls.js";
+import { make } from "./dom.js";
+import { STRIP, drawMap } from "./draw.js";
+import { Gestures } from "./gestures.js";
+import { Layers } from "./layers.js";
+import { Legend } from "./legend.js";
+import { Minimap } from "./minimap.js";
+import { CanvasPen, fontOf } from "./pens.js";
+import { headsName } from "./picker.js";
+import { blockParts, cellParts, hint } from "./readout.js";
+import { captionOf, sheetCanvas, sheetSvg } from "./sheet.js";
+import { helpSection, profileSection, removedSection, spanSection } from "./side.js";
+import { continues, count, nameOf, tokensOf } from "./units.js";
+
+/** @typedef {import("./state.js").State} State */
+/** @typedef {import("./source.js").About} About */
+/** @typedef {import("./draw.js").Scene} Scene */
+
+const SETTLED = 140; // ms after the last move until the state, and so the link, follows
+const MARGIN = { top: 96, right: 30, bottom: 14 }; // pixels around the cells
+const KEY_STEP = 10; // pixels, at least, that an arrow key moves by
+
+/** @typedef {import("./app.js").View} View */
+
+/** @implements {View} */
+export class MapView {
+  /**
+   * @param {HTMLElement} root
+   * @param {import("./app.js").App} app
+   */
+  constructor(root, app) {
+    this.app = app;
+    this.root = root;
+    /** @type {About | null} */
+    this.about = null;
+    /** @type {Camera | null} */
+    this.camera = null;
+    this.layers = new Layers(app, () => this.soon());
+    this.asked = new Asked(app, () => this.answered());
+    /** @type {[number, number] | null} */
+    this.pointed = null;
+    this.prepared = "";
+    this.up = false;
+    this.frame = 0;
+    const ruler = /** @type {CanvasRenderingContext2D} */ (make("canvas", "").getContext("2d"));
+    const widths = new Remembered((text) => ((ruler.font = fontOf(12)), ruler.measureText(text).width), 4000);
+    this.measure = (/** @type {string} */ text, /** @type {number} */ size) => (widths.get(text) * size) / 12;
+
+    this.controls = new Controls(app);
+    this.canvas = make("canvas", "cells", { tabindex: 0, role: "application", "aria-roledescription": "attention map" });
+    this.minimap = new Minimap((x, y) => this.act((camera) => ((camera.x = x), (camera.y = y), camera.settle())));
+    this.stage = make("div", "stage", {}, this.canvas, this.minimap.canvas);
+    this.readout = make("p", "readout");
+    this.legend = new Legend();
+    this.side = make("aside", "panel", { "aria-label": "About what is pinned and chosen" });
+    const whole = make("button", "chip", { type: "button", title: "Show the whole map (0)" }, "whole map");
+    whole.addEventListener("click", () => this.act((camera) => camera.fit()));
+    const under = make("div", "under", {}, this.legend.root, whole);
+    const main = make("div", "map-main", {}, this.readout, this.stage, under);
+    root.append(this.controls.root, make("div", "map-layout", {}, main, this.side));
+    this.listen();
+  }
+
+  listen() {
+    this.gestures = new Gestures(this.canvas, {
+      pan: (dx, dy) => this.act((camera) => camera.pan(dx, dy)),
+      zoom: (x, y, factor) => this.act((camera) => camera.zoomAt(...this.inPlot(x, y), factor)),
+      tap: (x, y) => this.tap(x, y),
+      twice: (x, y, out) => this.twice(x, y, out),
+      point: (x, y) => this.point(this.under(x, y)),
+      leave: () => this.point(null),
+      select: (from, to, done) => this.select(from, to, done),
+    });
+    this.canvas.addEventListener("keydown", (event) => this.key(event));
+    this.canvas.addEventListener("blur", () => this.point(null));
+    new ResizeObserver(() => this.soon()).observe(this.stage);
+  }
+
+  /** @param {State} state */
+  show(state) {
+    this.up = true;
+    const wanted = `${state.run} ${state.unit}`;
+    if (wanted !== this.prepared) void this.prepare(state, wanted);
+    else this.update(state);
+  }
+
+  hide() {
+    this.up = false;
+    this.layers.rest();
+  }
+
+  /**
+   * @param {State} state
+   * @param {string} wanted
+   */
+  async prepare(state, wanted) {
+    if (!state.run) return;
+    this.prepared = wanted;
+    try {
+      const about = await this.app.about(state.run);
+      if (this.prepared !== wanted) return;
+      this.about = about;
+    } catch (error) {
+      this.prepared = "";
+      this.app.say(error, () => this.show(this.app.state));
+      return;
+    }
+    const { unit } = this.app.state;
+    const rows = this.about.rows;
+    const columns = this.about.columns ?? rows;
+    this.camera = new Camera(count(rows, unit), count(columns, unit));
+    this.camera.fit();
+    /** @type {State["camera"] | undefined} */
+    this.placed = undefined;
+    this.sides = [rows, columns].map((axis) => ({
+      name: (/** @type {number} */ index) => nameOf(axis, unit, index),
+      joined: (/** @type {number} */ index) => unit === "tokens" && continues(axis, index),
+      ends: axis.documents.length > 1 ? endsOf(axis, unit) : [],
+    }));
+    this.update(this.app.state);
+  }
+
+  /** @param {State} given */
+  update(given) {
+    const { about, camera } = this;
+    if (!about || !camera) return;
+    const state = this.sound(given, about, camera);
+    if (!state) return;
+    this.controls.update(about, state);
+    const picture = { heads: state.heads, join: state.join, unit: state.unit, leave: state.leave };
+    this.layers.use(state.run, picture, state.pool, camera);
+    this.asked.use(state, picture);
+    if (state.camera !== this.placed) {
+      this.placed = state.camera;
+      this.layout();
+      if (state.camera) camera.place = state.camera;
+      else camera.fit();
+    }
+    this.beside();
+    this.say();
+    this.soon();
+  }
+
+  /** The state, if this run has what it names; else what it names too much is dropped, and said. @param {State} state @param {About} about @param {Camera} camera */
+  sound(state, about, camera) {
+    const { rows, columns } = camera;
+    /** @type {[string, boolean, Partial<State>][]} */
+    const faults = [
+      ["heads", state.heads.some(([l, h]) => l >= about.layers.length || h >= about.heads.length), { heads: [[0, 0]] }],
+      ["unit", !about.units.includes(state.unit), { unit: "tokens" }],
+      ["row", state.row !== null && state.row >= rows, { row: null }],
+      ["column", state.column !== null && state.column >= columns, { column: null }],
+      ["span", state.span !== null && (state.span[1] > rows || state.span[3] > columns), { span: null }],
+      ["leave", state.leave.columns.some((column) => column >= columns), { leave: { ...state.leave, columns: [] } }],
+    ];
+    const found = faults.filter(([, fault]) => fault);
+    if (!found.length) return state;
+    this.app.say(`This run does not have the ${found.map(([name]) => name).join(" and ")} that the link names.`);
+    queueMicrotask(() => this.app.set(Object.assign({}, ...found.map(([, , cure]) => cure))));
+    return null;
+  }
+
+  /** Move, and let the state follow when the move is over. @param {(camera: Camera) => void} move */
+  act(move) {
+    if (!this.camera) return;
+    move(this.camera);
+    this.soon();
+    clearTimeout(this.settling);
+    this.settling = setTimeout(() => {
+      if (!this.camera || !this.up) return;
+      this.placed = this.camera.zoom <= this.camera.fitting * 1.0001 ? null : this.camera.place;
+      this.app.set({ camera: this.placed });
+    }, SETTLED);
+  }
+
+  soon() {
+    if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
+  }
+
+  /** The sizes of the picture's parts; the camera's window is the plot. @returns {import("./pens.js").Box} */
+  layout() {
+    const { state } = this.app;
+    const { clientWidth: width, clientHeight: height } = this.stage;
+    const left = Math.round(within(width * 0.16, 58, 128));
+    const top = width < 500 ? 76 : MARGIN.top;
+    const right = Math.max(MARGIN.right, state.column === null ? 0 : STRIP + 12);
+    const bottom = Math.max(MARGIN.bottom, state.row === null ? 0 : STRIP);
+    /** @type {import("./pens.js").Box} */
+    const plot = [left, top, Math.max(40, width - left - right), Math.max(40, height - top - bottom)];
+    this.camera?.resize(plot[2], plot[3]);
+    this.plot = plot;
+    return plot;
+  }
+
+  draw() {
+    this.frame = 0;
+    const { camera, about } = this;
+    if (!this.up || !camera || !about || !this.stage.clientWidth) return;
+    this.layout();
+    const dots = devicePixelRatio || 1;
+    const { clientWidth: width, clientHeight: height } = this.stage;
+    const scene = this.scene(width, height, dots);
+    if (!this.layers.ready) {
+      this.soon();
+      return;
+    }
+    const [across, down] = [Math.round(width * dots), Math.round(height * dots)];
+    if (this.canvas.width !== across || this.canvas.height !== down) {
+      this.canvas.width = across;
+      this.canvas.height = down;
+    }
+    const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d", { alpha: false }));
+    context.setTransform(dots, 0, 0, dots, 0, 0);
+    drawMap(new CanvasPen(context, this.app.palette), scene);
+    this.minimap.update(camera, this.layers.overview(this.app.palette), this.app.palette);
+    this.legend.update(scene.scale, this.app.palette, scene.hidden, this.pixel());
+  }
+
+  /**
+   * @param {number} width
+   * @param {number} height
+   * @param {number} dots
+   * @returns {Scene}
+   */
+  scene(width, height, dots) {
+    const { app, camera, pointed, layers, asked } = this;
+    if (!camera || !this.sides || !this.plot) throw new Error("the map is not ready");
+    const { row, column, span, scale: kind } = app.state;
+    const [rows, columns] = this.sides;
+    const focus = pointed ?? /** @type {[number, number]} */ ([camera.y, camera.x]);
+    const { pieces, hidden, scale } = layers.pieces(kind, app.palette, focus, dots, this.plot);
+    const [rowProfile, columnProfile] = [asked.row(row), asked.column(column)];
+    const value = (/** @type {number} */ r, /** @type {number} */ c) => layers.value(r, c);
+    return { width, height, plot: this.plot, camera, palette: app.palette, pieces, hidden, value, scale, rows, columns, measure: this.measure, pointed, row, column, span: this.choosing ?? span, rowProfile, columnProfile };
+  }
+
+  /** What a pixel of the picture stands for. */
+  pixel() {
+    const { level } = this.layers;
+    if (!level) return "";
+    const side = (2 ** level).toLocaleString("en");
+    return `each pixel: the ${this.app.state.pool === "mean" ? "mean" : "largest"} of ${side} × ${side} weights`;
+  }
+
+  /** @param {number} x @param {number} y @returns {[number, number]} */
+  inPlot(x, y) {
+    const [left, top, w, h] = this.plot ?? [0, 0, 1, 1];
+    return [within(x - left, 0, w), within(y - top, 0, h)];
+  }
+
+  /**
+   * What is under a pixel of the canvas: a row beside the map, a column above it, or both in it.
+   * @param {number} x
+   * @param {number} y
+   * @returns {[row: number | null, column: number | null] | null}
+   */
+  under(x, y) {
+    const { camera, plot } = this;
+    if (!camera || !plot) return null;
+    const [row, column] = camera.unitAt(x - plot[0], y - plot[1]).map(Math.floor);
+    const inRows = y >= plot[1] && y < plot[1] + plot[3] && row >= 0 && row < camera.rows;
+    const inColumns = x >= plot[0] && x < plot[0] + plot[2] && column >= 0 && column < camera.columns;
+    if (!inRows && !inColumns) return null;
+    if (inRows && !inColumns && x >= plot[0]) return null;
+    if (inColumns && !inRows && y >= plot[1]) return null;
+    return [inRows ? row : null, inColumns ? column : null];
+  }
+
+  /** @param {[number | null, number | null] | null} at @param {boolean} [aloud] */
+  point(at, aloud = false) {
+    const cell = at && at[0] !== null && at[1] !== null ? /** @type {[number, number]} */ ([at[0], at[1]]) : null;
+    if (String(cell) === String(this.pointed)) return;
+    this.pointed = cell;
+    this.asked.hover(cell && this.layers.level === 0 ? cell[0] : null);
+    this.aloud = aloud;
+    this.say();
+    this.soon();
+  }
+
+  /** @param {number} x @param {number} y */
+  tap(x, y) {
+    const at = this.under(x, y);
+    const { row, column } = this.app.state;
+    this.beforeTap = { row, column };
+    if (!at) return;
+    this.point(at);
+    if (at[0] !== null) this.app.set({ row: at[0] === row ? null : at[0] });
+    else if (at[1] !== null) this.app.set({ column: at[1] === column ? null : at[1] });
+  }
+
+  /** @param {number} x @param {number} y @param {boolean} out */
+  twice(x, y, out) {
+    if (this.beforeTap) this.app.set(this.beforeTap);
+    const start = this.camera?.zoom ?? 1;
+    const factor = out ? 1 / 2.5 : 2.5;
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
+      this.act((camera) => camera.zoomAt(...this.inPlot(x, y), factor));
+      return;
+    }
+    const began = performance.now();
+    const step = (/** @type {number} */ now) => {
+      const part = within((now - began) / 180, 0, 1);
+      const eased = 1 - (1 - part) ** 3;
+      this.act((camera) => camera.zoomAt(...this.inPlot(x, y), (start * factor ** eased) / camera.zoom));
+      if (part < 1) requestAnimationFrame(step);
+    };
+    requestAnimationFrame(step);
+  }
+
+  /**
+   * @param {[number, number]} from
+   * @param {[number, number]} to
+   * @param {boolean} done
+   */
+  select(from, to, done) {
+    const { camera, plot } = this;
+    if (!camera || !plot) return;
+    const ends = [from, to].map(([x, y]) => camera.unitAt(x - plot[0], y - plot[1]));
+    const [a, b] = ends.map(([row]) => within(Math.floor(row), 0, camera.rows - 1)).sort((p, q) => p - q);
+    const [c, d] = ends.map(([, column]) => within(Math.floor(column), 0, camera.columns - 1)).sort((p, q) => p - q);
+    this.choosing = /** @type {[number, number, number, number]} */ ([a, b + 1, c, d + 1]);
+    if (done) {
+      const span = this.choosing;
+      this.choosing = undefined;
+      this.app.set({ span });
+    }
+    this.soon();
+  }
+
+  /** @param {KeyboardEvent} event */
+  key(event) {
+    const { camera } = this;
+    if (!camera || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { row, column, span } = this.app.state;
+    const arrow = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    const middle = () => this.inPlot(...this.pixelOf(this.pointed ?? [camera.y, camera.x]));
+    if (arrow) this.step(arrow[0], arrow[1], event.shiftKey);
+    else if (event.key === "+" || event.key === "=") this.act((c) => c.zoomAt(...middle(), 1.5));
+    else if (event.key === "-" || event.key === "_") this.act((c) => c.zoomAt(...middle(), 1 / 1.5));
+    else if (event.key === "0" || event.key === "Home") this.act((c) => c.fit());
+    else if (event.key === "PageDown") this.act((c) => c.pan(0, -c.height * 0.8));
+    else if (event.key === "PageUp") this.act((c) => c.pan(0, c.height * 0.8));
+    else if (event.key === "Enter" && this.pointed) {
+      const [r, c] = this.pointed;
+      this.app.set(event.shiftKey ? { column: c === column ? null : c } : { row: r === row ? null : r });
+    } else if (event.key === "z" && span) this.act((c) => c.frame(span));
+    else if (event.key === "[") this.controls.picker.walk(-1);
+    else if (event.key === "]") this.controls.picker.walk(1);
+    else if (event.key === "Escape" && span) this.app.set({ span: null });
+    else if (event.key === "Escape" && (row !== null || column !== null)) this.app.set({ row: null, column: null });
+    else return;
+    event.preventDefault();
+  }
+
+  /** The middle of a cell in pixels of the canvas. @param {[number, number]} cell @returns {[number, number]} */
+  pixelOf([row, column]) {
+    const [left, top] = this.plot ?? [0, 0];
+    const { camera } = this;
+    return camera ? [left + camera.left + (column + 0.5) * camera.zoom, top + camera.top + (row + 0.5) * camera.zoom] : [0, 0];
+  }
+
+  /**
+   * Move the cursor by a cell, or by as many as an eye can tell; with shift, the chosen part grows to it.
+   * @param {number} down
+   * @param {number} right
+   * @param {boolean} choosing
+   */
+  step(down, right, choosing) {
+    const { camera } = this;
+    if (!camera) return;
+    const by = camera.zoom >= KEY_STEP / 2 ? 1 : Math.ceil(KEY_STEP / camera.zoom);
+    const [a, , c] = camera.bounds;
+    const [row, column] = this.pointed ?? [a - down * by, c - right * by];
+    const next = /** @type {[number, number]} */ ([within(row + down * by, 0, camera.rows - 1), within(column + right * by, 0, camera.columns - 1)]);
+    const { span } = this.app.state;
+    if (choosing) {
+      const [r0, r1, c0, c1] = span ?? [row, row + 1, column, column + 1];
+      this.app.set({ span: [Math.min(r0, next[0]), Math.max(r1, next[0] + 1), Math.min(c0, next[1]), Math.max(c1, next[1] + 1)] });
+    }
+    this.act((moved) => moved.reveal(...next));
+    this.point(next, true);
+  }
+
+  answered() {
+    this.beside();
+    this.say();
+    this.soon();
+  }
+
+  /** What is under the pointer, in words and numbers. */
+  say() {
+    const { about, camera, pointed, sides } = this;
+    if (!about || !camera || !sides) return;
+    const name = headsName(about, this.app.state);
+    const size = `${camera.rows.toLocaleString("en")} × ${camera.columns.toLocaleString("en")} ${this.app.state.unit}`;
+    this.canvas.setAttribute("aria-label", `${name}, ${size}. Rows read columns. Arrow keys move from cell to cell, plus and minus zoom, 0 shows the whole, Enter pins the row, Shift Enter the column, Shift with arrows chooses a part, z zooms to it.`);
+    this.readout.replaceChildren(...this.parts(about, camera, pointed));
+    if (pointed && this.aloud) this.app.announce(this.readout.textContent ?? "");
+  }
+
+  /** @param {About} about @param {Camera} camera @param {[number, number] | null} cell */
+  parts(about, camera, cell) {
+    if (!cell || !this.sides) return [hint(matchMedia("(pointer: coarse)").matches)];
+    const { layers, asked } = this;
+    const { level } = layers;
+    if (level) return blockParts({ cell, level, rows: camera.rows, columns: camera.columns, value: layers.value(...cell), pool: this.app.state.pool });
+    const profile = asked.known(cell[0]);
+    const weight = profile?.[cell[1]] ?? layers.value(...cell);
+    const from = asked.headOf(...cell);
+    const head = from && `${about.layers[from[0]]}.${about.heads[from[1]]}`;
+    const [row, column] = this.sides.map((side, at) => side.name(cell[at]));
+    return cellParts({ cell, row, column, weight, profile, decimals: about.decimals, head });
+  }
+
+  /** The sections beside the map. */
+  beside() {
+    const { about, asked, sides, app } = this;
+    if (!about || !sides) return;
+    const { row, column, span, leave } = app.state;
+    const [rows, columns] = sides;
+    const common = { decimals: about.decimals, more: /** @type {HTMLElement[]} */ ([]) };
+    const sections = [];
+    if (row !== null) {
+      const go = (/** @type {number} */ to) => this.visit(row, to);
+      sections.push(profileSection({ ...common, name: rows.name(row), verb: "reads", profile: asked.row(row), nameOf: columns.name, go, unpin: () => app.set({ row: null }) }));
+    }
+    if (column !== null) {
+      const out = leave.columns.includes(column);
+      const toggle = make("button", "chip", { type: "button" }, out ? "take this column in again" : "leave this column out");
+      toggle.addEventListener("click", () => this.controls.leave({ columns: out ? leave.columns.filter((c) => c !== column) : [...leave.columns, column] }));
+      const go = (/** @type {number} */ to) => this.visit(to, column);
+      sections.push(profileSection({ ...common, name: columns.name(column), verb: "is read by", profile: asked.column(column), nameOf: rows.name, go, unpin: () => app.set({ column: null }), more: [toggle] }));
+    }
+    if (span) sections.push(spanSection({ span, rowName: rows.name, columnName: columns.name, mass: asked.mass, zoom: () => this.act((camera) => camera.frame(span)), close: () => app.set({ span: null }) }));
+    if (leave.special || leave.sinks || leave.columns.length) sections.push(removedSection({ removed: asked.removed, rowName: rows.name, columnName: columns.name }));
+    this.side.replaceChildren(...(sections.length ? sections : [helpSection(headsName(about, app.state), about)]));
+  }
+
+  /** Bring a cell near, and point at it. @param {number} row @param {number} column */
+  visit(row, column) {
+    this.act((camera) => {
+      if (camera.zoom < 14) camera.frame([row - 12, row + 13, column - 12, column + 13]);
+      camera.reveal(row, column);
+    });
+    this.layers.look();
+    this.point([row, column], true);
+  }
+
+  /** Which rows and columns are seen: [a, b) and [c, d). @returns {{rows: [number, number], columns: [number, number]} | null} */
+  seen() {
+    if (!this.camera) return null;
+    const [a, b, c, d] = this.camera.bounds;
+    return { rows: [a, b], columns: [c, d] };
+  }
+
+  /** What is seen, with its caption and its legend: for a picture that leaves the page. */
+  sheet() {
+    if (!this.about || !this.camera) throw new Error("map: nothing is shown yet");
+    this.layout();
+    const scene = { ...this.scene(this.stage.clientWidth, this.stage.clientHeight, 2), pointed: null };
+    return /** @type {const} */ ([scene, captionOf(this.about, this.app.state, headsName(this.about, this.app.state)), this.pixel()]);
+  }
+
+  toCanvas() {
+    return sheetCanvas(...this.sheet());
+  }
+
+  toSvg() {
+    return sheetSvg(...this.sheet());
+  }
+}
+
+/**
+ * Where documents end, in units.
+ * @param {import("./source.js").Axis} axis
+ * @param {State["unit"]} unit
+ */
+function endsOf(axis, unit) {
+  if (unit === "tokens") return axis.documents.slice(0, -1).map(([, end]) => end);
+  const ends = new Set(axis.documents.slice(0, -1).map(([, end]) => end));
+  const found = [];
+  for (let at = 0; at < count(axis, unit) - 1; at++) if (ends.has(tokensOf(axis, unit, at)[1])) found.push(at + 1);
+  return found;
+}
