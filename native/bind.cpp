@@ -232,15 +232,28 @@ void backward_py(const Input& dout, const Input& q, const Input& k, const Input&
     });
 }
 
+// (first row, row end, first key, key end) of what is looked at; none: all.
+using PartTuple = std::tuple<int64_t, int64_t, int64_t, int64_t>;
+
+Part part_of(const Problem& p, const std::optional<PartTuple>& part) {
+    if (!part) return {{0, p.T}, {0, p.S}};
+    const auto& [t0, t1, s0, s1] = *part;
+    if (t0 < 0 || t1 > p.T || s0 < 0 || s1 > p.S) {
+        throw std::invalid_argument("part: lies outside of the matrix");
+    }
+    return {{t0, t1}, {s0, s1}};
+}
+
 void row_lse_py(const Input& q, const Input& k, const Output& lse,
                 const std::optional<std::vector<MaskTuple>>& mask,
                 const std::optional<BiasTuple>& bias, const std::optional<Input>& sink,
-                double scale, double softcap) {
+                double scale, double softcap, const std::optional<PartTuple>& part) {
     Problem p = problem_of(q, k, k, q, bias, sink, scale, softcap);
     std::optional<Mask> program;
     set_mask(p, mask, program);
+    const Part seen = part_of(p, part);
     run([&](const Kernels& kernels) {
-        return row_lse(p, static_cast<double*>(lse.data()), kernels, interrupted);
+        return row_lse(p, static_cast<double*>(lse.data()), seen, kernels, interrupted);
     });
 }
 
@@ -281,7 +294,8 @@ void observe_py(const Input& q, const Input& k, const Input& lse,
                 const std::optional<Input>& weights, const std::optional<Output>& column_sum,
                 const std::optional<Output>& entropy, const std::optional<Output>& largest,
                 const std::optional<std::tuple<Output, Output>>& top,
-                const std::optional<Output>& distance, nb::object progress) {
+                const std::optional<Output>& distance, nb::object progress,
+                const std::optional<PartTuple>& part) {
     Problem p = problem_of(q, k, k, q, bias, {}, scale, softcap);
     p.lse = floats(lse, p.lead, q.ndim() > 2 ? "hr" : "r");
     std::optional<Mask> program;
@@ -311,6 +325,7 @@ void observe_py(const Input& q, const Input& k, const Input& lse,
     }
     if (distance) wanted.distances = static_cast<int64_t>(distance->shape(1));
     wanted.distance = doubles(distance);
+    wanted.part = part_of(p, part);
     Watcher watcher(std::move(progress));
     run([&](const Kernels& kernels) { return observe(p, wanted, kernels, std::ref(watcher)); });
 }
@@ -340,25 +355,26 @@ NB_MODULE(_native, m) {
                   "mask: Sequence[MaskStep] | None, bias: BiasRule | None, sink: Array | None, "
                   "scale: float, softcap: float) -> None"),
           "Writes dq, dk, dv; adds to dbias and writes dsink where they are wanted.");
-    m.def(
-        "row_lse", row_lse_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
-        nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
-        nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"),
-        nb::sig("def row_lse(q: Array, k: Array, lse: Array, mask: Sequence[MaskStep] | None, "
-                "bias: BiasRule | None, sink: Array | None, scale: float, softcap: float) -> None"),
-        "Writes lse, float64 whatever the dtype of q. q has the leading axes of lse.");
+    m.def("row_lse", row_lse_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
+          nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
+          nb::arg("sink").none(), nb::arg("scale"), nb::arg("softcap"), nb::arg("part").none(),
+          nb::sig("def row_lse(q: Array, k: Array, lse: Array, mask: Sequence[MaskStep] | None, "
+                  "bias: BiasRule | None, sink: Array | None, scale: float, softcap: float, "
+                  "part: Part | None) -> None"),
+          "Writes lse, float64 whatever the dtype of q. q has the leading axes of lse.");
     m.def("observe", observe_py, nb::arg("q").noconvert(), nb::arg("k").noconvert(),
           nb::arg("lse").noconvert(), nb::arg("mask").none(), nb::arg("bias").none(),
           nb::arg("scale"), nb::arg("softcap"), nb::arg("target").noconvert(), nb::arg("grids"),
           nb::arg("weights").none(), nb::arg("column_sum").none(), nb::arg("entropy").none(),
           nb::arg("largest").none(), nb::arg("top").none(), nb::arg("distance").none(),
-          nb::arg("progress").none(),
+          nb::arg("progress").none(), nb::arg("part").none(),
           nb::sig("def observe(q: Array, k: Array, lse: Array, mask: Sequence[MaskStep] | None, "
                   "bias: BiasRule | None, scale: float, softcap: float, target: Array, "
                   "grids: Sequence[tuple[Array, Array, Array, Array | None]], "
                   "weights: Array | None, column_sum: Array | None, entropy: Array | None, "
                   "largest: Array | None, top: tuple[Array, Array] | None, "
-                  "distance: Array | None, progress: Callable[[int, int], object] | None) -> None"),
+                  "distance: Array | None, progress: Callable[[int, int], object] | None, "
+                  "part: Part | None) -> None"),
           "Adds to the results that are wanted; native/observe.hpp says what they are.");
     m.def("mask_runs", mask_runs_py, nb::arg("mask"), nb::arg("S"), nb::arg("t0"), nb::arg("rows"),
           nb::sig("def mask_runs(mask: Sequence[MaskStep], S: int, t0: int, rows: int) -> "

@@ -189,8 +189,8 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
     for (size_t g = 0; g < wanted.grids.size(); ++g) {
         const GridRequest& grid = wanted.grids[g];
         int64_t most = 0;
-        for (int64_t t = 0; t < p.T; t += rows) {
-            most = std::max(most, band(grid, t, std::min(p.T, t + rows)).count);
+        for (int64_t t = wanted.part.rows.begin; t < wanted.part.rows.end; t += rows) {
+            most = std::max(most, band(grid, t, std::min(wanted.part.rows.end, t + rows)).count);
         }
         parts[g].run_end = grid.run_end.data();
         parts[g].pending.resize(2 * kPending * kPanel);
@@ -263,7 +263,8 @@ void Observer<Real>::run(const Kernels& kernels, int64_t batch, int64_t head, in
         parts[g].band = band(request.grids[g], t0, t1);
     }
     for (int64_t t = t0; t < t1; t += kPanel) {
-        const Place at = p.place(batch, head, t);
+        Place at = p.place(batch, head, t);
+        at.rows = std::min(at.rows, t1 - t);
         aim(at, t0);
         kernels.begin[precision](panel);
         Real* lse = static_cast<Real*>(panel.m);
@@ -277,7 +278,7 @@ void Observer<Real>::run(const Kernels& kernels, int64_t batch, int64_t head, in
             lse[r] = in_log2<Real>(nats);
             if (std::abs(nats) < 1e30) low[r] = static_cast<Real>(nats * kLog2e - lse[r]);
         }
-        for_blocks(p, kernels, at, veil, [&](const Block& block) {
+        for_blocks(p, kernels, at, veil, request.part.keys, [&](const Block& block) {
             first_key = std::min(first_key, block.begin);
             last_key = std::max(last_key, block.begin + block.count);
             kernels.observe[precision](panel, watch, block);
@@ -369,13 +370,15 @@ template <class Real>
 bool observe_in(const Problem& p, ObservationRequest request, const Kernels& kernels,
                 const std::function<bool(int64_t, int64_t)>& stop) {
     for (GridRequest& grid : request.grids) {
+        const auto [begin, end] = request.part.keys;
         grid.run_end.resize(p.S);
-        for (int64_t s = p.S - 1; s >= 0; --s) {
-            const bool last = s == p.S - 1 || grid.cols[s + 1] != grid.cols[s];
+        for (int64_t s = end - 1; s >= begin; --s) {
+            const bool last = s == end - 1 || grid.cols[s + 1] != grid.cols[s];
             grid.run_end[s] = last ? s + 1 : grid.run_end[s + 1];
         }
     }
-    const int64_t rows = panels_of_chunk(p) * kPanel, chunks = (p.T + rows - 1) / rows;
+    const auto [top, bottom] = request.part.rows;
+    const int64_t rows = panels_of_chunk(p) * kPanel, chunks = (bottom - top + rows - 1) / rows;
     const int64_t tasks = p.batches() * p.H * chunks;
     const int count = workers_for(tasks);
     std::vector<Observer<Real>> workers;
@@ -387,7 +390,7 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
         tasks, count,
         [&](int64_t task, int number) {
             const int64_t chunk = chunks - 1 - task % chunks, head = task / chunks;
-            const int64_t t0 = chunk * rows, t1 = std::min(p.T, t0 + rows);
+            const int64_t t0 = top + chunk * rows, t1 = std::min(bottom, t0 + rows);
             Observer<Real>& worker = workers[number];
             worker.run(kernels, head / p.H, head % p.H, t0, t1);
             turns.take(task, [&] { worker.add_to_results(head / p.H, head % p.H, t0, t1); });
@@ -420,17 +423,19 @@ struct LseWorker {
 
 // The forward pass with values of width 0.
 template <class Real>
-bool row_lse_in(const Problem& p, double* lse, const Kernels& kernels,
+bool row_lse_in(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
                 const std::function<bool()>& interrupted) {
     constexpr int precision = sizeof(Real) == 8;
-    const int64_t panels = p.panels(), tasks = p.batches() * p.H * panels;
+    const auto [top, bottom] = part.rows;
+    const int64_t panels = (bottom - top + kPanel - 1) / kPanel, tasks = p.batches() * p.H * panels;
     const int count = workers_for(tasks);
     std::vector<LseWorker<Real>> workers;
     workers.reserve(count);
     for (int i = 0; i < count; ++i) workers.emplace_back(p);
     const auto task_of = [&](int64_t task, int number) {
-        const int64_t head = task / panels, t0 = (panels - 1 - task % panels) * kPanel;
-        const Place at = p.place(head / p.H, head % p.H, t0);
+        const int64_t head = task / panels, t0 = top + (panels - 1 - task % panels) * kPanel;
+        Place at = p.place(head / p.H, head % p.H, t0);
+        at.rows = std::min(at.rows, bottom - t0);
         Panel& panel = workers[number].panel;
         panel.rows = at.rows;
         panel.q = matrix(p, p.q, at, at.head, at.t0);
@@ -439,7 +444,7 @@ bool row_lse_in(const Problem& p, double* lse, const Kernels& kernels,
         panel.v_rows = panel.k_rows;
         panel.sink = in_log2<Real>(p.sink_at(at));
         kernels.begin[precision](panel);
-        for_blocks(p, kernels, at, workers[number].veil,
+        for_blocks(p, kernels, at, workers[number].veil, part.keys,
                    [&](const Block& block) { kernels.attend[precision](panel, block); });
         const Real* m = static_cast<const Real*>(panel.m);
         const Real* l = static_cast<const Real*>(panel.l);
@@ -455,16 +460,17 @@ bool row_lse_in(const Problem& p, double* lse, const Kernels& kernels,
 
 bool observe(const Problem& p, const ObservationRequest& request, const Kernels& kernels,
              const std::function<bool(int64_t, int64_t)>& stop) {
-    if (p.batches() * p.H * p.T == 0) return true;
+    const auto [begin, end] = request.part.rows;
+    if (p.batches() * p.H == 0 || begin >= end) return true;
     return p.q.dtype == DType::f64 ? observe_in<double>(p, request, kernels, stop)
                                    : observe_in<float>(p, request, kernels, stop);
 }
 
-bool row_lse(const Problem& p, double* lse, const Kernels& kernels,
+bool row_lse(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
              const std::function<bool()>& interrupted) {
-    if (p.batches() * p.H * p.T == 0) return true;
-    return p.q.dtype == DType::f64 ? row_lse_in<double>(p, lse, kernels, interrupted)
-                                   : row_lse_in<float>(p, lse, kernels, interrupted);
+    if (p.batches() * p.H == 0 || part.rows.begin >= part.rows.end) return true;
+    return p.q.dtype == DType::f64 ? row_lse_in<double>(p, lse, part, kernels, interrupted)
+                                   : row_lse_in<float>(p, lse, part, kernels, interrupted);
 }
 
 }  // namespace clearhead

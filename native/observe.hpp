@@ -19,6 +19,11 @@ struct GridRequest {
         {};  // [S], filled by `observe`: where a key's run of labels ends
 };
 
+// The part of the matrix that is looked at. Positions, and so masks and biases, stay the whole's.
+struct Part {
+    Range rows, keys;
+};
+
 // What is wanted; a null pointer is not. Every (batch, head) adds to the part of the results that
 // `target` names, so that heads may share one. Results start at zero. Sums are double; `largest`
 // and weights are Real (double for f64, float otherwise).
@@ -35,6 +40,7 @@ struct ObservationRequest {
     int64_t* top_key = nullptr;  // the same; -1 where a row sees fewer keys, or holds a NaN
     int64_t distances = 0;
     double* distance = nullptr;  // [targets][distances]
+    Part part;                   // what lies outside adds nothing
 };
 
 constexpr size_t kMaxGrids = 2;
@@ -45,9 +51,10 @@ constexpr size_t kMaxGrids = 2;
 bool observe(const Problem& p, const ObservationRequest& request, const Kernels& kernels,
              const std::function<bool(int64_t, int64_t)>& stop);
 
-// The log-sum-exp of every row in nats: lse[batch][head][t], in double also for float32 scores,
-// so that weights of scores in the thousands keep their digits.
-bool row_lse(const Problem& p, double* lse, const Kernels& kernels,
+// The log-sum-exp of the rows of a part over its keys, in nats: lse[batch][head][t], in double also
+// for float32 scores, so that weights of scores in the thousands keep their digits. Other rows
+// stay.
+bool row_lse(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
              const std::function<bool()>& interrupted);
 
 }  // namespace clearhead

@@ -132,23 +132,30 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, int64_t 
     return some != 0;
 }
 
-// Calls f(block) for every block of keys that some row of `at` sees, in order.
+// Calls f(block) for every block of the keys `within` that some row of `at` sees, in order.
 template <class Real, class F>
-void for_blocks(const Problem& p, const Kernels& kernels, const Place& at, Veil<Real>& veil, F f) {
-    int64_t begin = 0;
+void for_blocks(const Problem& p, const Kernels& kernels, const Place& at, Veil<Real>& veil,
+                Range within, F f) {
+    int64_t begin = within.begin;
     Block block;
-    const auto walk = [&](int64_t end, Seen seen) {
+    const auto walk = [&](int64_t run_end, Seen seen) {
+        const int64_t end = std::min(run_end, within.end);
         for (; seen != Seen::none && begin < end; begin += kBlock) {
             if (lay_out(p, kernels, at, begin, std::min(kBlock, end - begin), seen, veil, block))
                 f(block);
         }
-        begin = end;
+        begin = std::max(within.begin, end);
     };
     if (veil.mask) {
         for (const Run& run : veil.mask->runs(at)) walk(run.end, run.seen);
     } else {
         walk(p.S, Seen::all);
     }
+}
+
+template <class Real, class F>
+void for_blocks(const Problem& p, const Kernels& kernels, const Place& at, Veil<Real>& veil, F f) {
+    for_blocks(p, kernels, at, veil, Range{0, p.S}, f);
 }
 
 }  // namespace clearhead

@@ -24,6 +24,11 @@ int64_t bytes(DType dtype);
 const char* advance(const void* data, DType dtype, int64_t elements);
 double read(const void* data, DType dtype, int64_t at);
 
+// Rows or keys [begin, end).
+struct Range {
+    int64_t begin, end;
+};
+
 // Which batch, head and query rows a piece of work is about.
 struct Place {
     int64_t lead[kMaxLead];

@@ -28,7 +28,7 @@ FLOORS = [
     {"maps"},
     {"layers", "single_head", "regression"},
     {"models", "viewer", "worked"},
-    {"cli", "terminal", "heads_command", "map_command", "source", "__main__"},
+    {"cli", "terminal", "heads_command", "map_command", "source", "view_command", "__main__"},
 ]
 ADAPTERS = {"torch", "_torch_operator", "jax", "hf", "dask", "widget"}
 

@@ -13,6 +13,9 @@ MaskStep = tuple[str, int, int, Array | None, Array | None]
 # (kind, array, reach): BiasKind in native/problem.hpp.
 BiasRule = tuple[str, Array, int]
 
+# (first row, row end, first key, key end) of what is looked at; None: all.
+Part = tuple[int, int, int, int]
+
 def forward(
     q: Array,
     k: Array,
@@ -52,6 +55,7 @@ def row_lse(
     sink: Array | None,
     scale: float,
     softcap: float,
+    part: Part | None,
 ) -> None: ...
 def observe(
     q: Array,
@@ -70,6 +74,7 @@ def observe(
     top: tuple[Array, Array] | None,
     distance: Array | None,
     progress: Callable[[int, int], object] | None,
+    part: Part | None,
 ) -> None: ...
 def mask_runs(mask: Sequence[MaskStep], S: int, t0: int, rows: int) -> list[tuple[int, int]]: ...
 def multiply_adds(n: int) -> int: ...

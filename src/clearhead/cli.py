@@ -135,6 +135,33 @@ def _map(
         Console(highlight=False, soft_wrap=True).print(page, end="")
 
 
+@app.command("view")
+def _view(
+    given: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT|FILE|RUN|-]", help="A text, a file, a saved run, or - for stdin."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A checkpoint folder, or a name.")
+    ] = None,
+    port: Annotated[int, typer.Option(metavar="N", help="0: any that is free.")] = 0,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address only.")
+    ] = False,
+) -> None:
+    """Look at attention in the browser: a map to zoom into, from this machine alone.
+
+    clearhead view run.safetensors
+
+    clearhead view        a page with a box for a text
+    """
+    from .view_command import view
+
+    view(given, model=model, port=port, browser=not no_browser)
+
+
 @app.command("heads")
 def _heads(
     given: Annotated[

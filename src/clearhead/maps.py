@@ -441,7 +441,7 @@ def attention_map(
         lse = np.empty(problem.out_shape[:-1])
         spread = q if problem.flat else np.broadcast_to(q, (*problem.lead, *q.shape[-3:]))
         options = _options(problem, mask, bias, softcap, sink)
-        _native.row_lse(_as_bits(spread), _as_bits(k), lse, *options)
+        _native.row_lse(_as_bits(spread), _as_bits(k), lse, *options, None)
     return AttentionMap(
         q,
         k,

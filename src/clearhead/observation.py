@@ -28,6 +28,9 @@ Floats = NDArray[np.float64]
 Call = tuple[Problem, tuple[Array, Array, Array], tuple[Any, Any, Any, float, float]]
 
 
+# (first row, row end, first key, key end) of what is looked at; None: all.
+Part = tuple[int, int, int, int]
+
 # Where the core adds: column sums, entropies, largest weights, (top weights, top keys), distances.
 Sums = tuple[Array | None, Array | None, Array | None, tuple[Array, Array] | None, Array | None]
 
@@ -172,6 +175,36 @@ def largest_in(
     return largest.reshape(*outer, *shape[1:])
 
 
+def add_part(
+    call: Call,
+    part: Part,
+    rows: Ints,
+    cols: Ints,
+    sums: Floats,
+    largest: Array | None = None,
+) -> None:
+    """Add the weights of a part of one head, (T, S) or (1, T, S), to a grid of cells.
+
+    part           of the rows and keys; all else adds nothing and costs nothing
+    rows, cols     (T,), (S,) int64 labels from 0, -1 for none; only those within the part count
+    sums, largest  (R, C), sums float64, largest in the dtype of the map's lse; added to, raised
+    """
+    grid = (rows, cols, sums[None], None if largest is None else largest[None])
+    _run(call, np.zeros(1, np.int64), [grid], None, (None, None, None, None, None), None, part)
+
+
+def add_received(call: Call, part: Part, sums: Floats) -> None:
+    """Add the column sums of a part of one head to `sums` (S,) float64."""
+    columns = sums.reshape(1, 1, -1)
+    _run(call, np.zeros(1, np.int64), [], None, (columns, None, None, None, None), None, part)
+
+
+def part_lse(call: Call, part: Part, lse: Floats) -> None:
+    """Write the log-sum-exp of a part's rows of one head over the part's keys to `lse` (T,)."""
+    _, (q, k, _), options = call
+    _native.row_lse(_as_bits(q), _as_bits(k), lse, *options, part)
+
+
 def weighted_columns(
     call: Call,
     x: Array,
@@ -192,6 +225,7 @@ def _run(
     weights: Array | None,
     sums: Sums,
     progress: Callable[[int, int], object] | None,
+    part: Part | None = None,
 ) -> None:
     problem, (q, k, lse), options = call
     if not problem.flat:
@@ -210,6 +244,7 @@ def _run(
         weights,
         *sums,
         progress,
+        part,
     )
 
 

@@ -46,6 +46,67 @@ def read(
     >>> run.links("it", top=1)
     [Link(layer=0, head=2, source=7, target=6, weight=0.99...)]
     """
+    _check(text, window, cut, max_bytes)
+    return Reader(model).read(text, window=window, cut=cut, progress=progress, max_bytes=max_bytes)
+
+
+class Reader:
+    """A model that has been opened, to read several texts with.
+
+    model   as `read` takes it
+    Raises CheckpointError for a model that cannot be read.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | None = None) -> None:
+        self._bert, self._tokenizer = _opened(model)
+        self.name = name_of(model)
+
+    def read(
+        self,
+        text: str,
+        *,
+        window: bool = False,
+        cut: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        max_bytes: int = 4 * _GIB,
+    ) -> AttentionRun:
+        """As the function `read`."""
+        _check(text, window, cut, max_bytes)
+        bert, tokenizer = self._bert, self._tokenizer
+        whole = len(text)
+        if not window:
+            text = _opening(tokenizer, text, 2 * bert.max_tokens)
+        encoding = encode(tokenizer, text)
+        length = len(encoding.ids)
+        if length > bert.max_tokens and not (window or cut):
+            more = "more than " if len(text) < whole else ""
+            raise ValueError(
+                f"text: is {more}{length:,} tokens, the model takes {bert.max_tokens:,}; "
+                "read it in windows (window=True) or cut it (cut=True)"
+            )
+        _check_memory(bert, length if window else min(length, bert.max_tokens), max_bytes)
+        tokens, words = spelled(encoding, text)
+        starts, notes = [0], []
+        if length > bert.max_tokens and cut:
+            tokens, words = cut_to(tokens, words, bert.max_tokens)
+            end = max(token.end for token in tokens)
+            notes = [
+                f"cut after character {end:,} of {whole:,}: "
+                f"the model takes {bert.max_tokens:,} tokens"
+            ]
+            warnings.warn(f"text: {notes[0]}", stacklevel=3)
+            text = text[:end]
+        elif length > bert.max_tokens:
+            tokens, words, starts = windows(tokens, words, bert.max_tokens)
+            notes = [
+                f"read in {len(starts)} overlapping windows of {bert.max_tokens:,} tokens; "
+                "each word reads within the window it is most central in"
+            ]
+        layers = _layers(bert, [token.id for token in tokens], starts, progress)
+        return AttentionRun(self.name, text, tokens, words, layers, starts=starts, notes=notes)
+
+
+def _check(text: str, window: bool, cut: bool, max_bytes: int) -> None:
     if window and cut:
         raise ValueError(
             "window, cut: are both True; a long text can be read whole or cut, not both"
@@ -53,37 +114,6 @@ def read(
     if not isinstance(max_bytes, int) or isinstance(max_bytes, bool):
         raise TypeError(f"max_bytes: is {type(max_bytes).__name__}, must be an integer")
     check_text(text)
-    bert, tokenizer = _opened(model)
-    whole = len(text)
-    if not window:
-        text = _opening(tokenizer, text, 2 * bert.max_tokens)
-    encoding = encode(tokenizer, text)
-    length = len(encoding.ids)
-    if length > bert.max_tokens and not (window or cut):
-        more = "more than " if len(text) < whole else ""
-        raise ValueError(
-            f"text: is {more}{length:,} tokens, the model takes {bert.max_tokens:,}; read it in "
-            "windows (window=True) or cut it (cut=True)"
-        )
-    _check_memory(bert, length if window else min(length, bert.max_tokens), max_bytes)
-    tokens, words = spelled(encoding, text)
-    starts, notes = [0], []
-    if length > bert.max_tokens and cut:
-        tokens, words = cut_to(tokens, words, bert.max_tokens)
-        end = max(token.end for token in tokens)
-        notes = [
-            f"cut after character {end:,} of {whole:,}: the model takes {bert.max_tokens:,} tokens"
-        ]
-        warnings.warn(f"text: {notes[0]}", stacklevel=2)
-        text = text[:end]
-    elif length > bert.max_tokens:
-        tokens, words, starts = windows(tokens, words, bert.max_tokens)
-        notes = [
-            f"read in {len(starts)} overlapping windows of {bert.max_tokens:,} tokens; "
-            "each word reads within the window it is most central in"
-        ]
-    layers = _layers(bert, [token.id for token in tokens], starts, progress)
-    return AttentionRun(name_of(model), text, tokens, words, layers, starts=starts, notes=notes)
 
 
 def _opened(model: str | os.PathLike[str] | None) -> tuple[Bert, Tokenizer]:

@@ -1,0 +1,90 @@
+"""The steps of `clearhead view`: find the text or run, serve its page, open a browser."""
+
+import os
+import sys
+import threading
+import warnings
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .map_command import read_run
+from .viewer.server import Runs, bind, new_token, serve
+
+if TYPE_CHECKING:
+    from .models.read import Reader
+
+
+class _Model:
+    """The model that reads what is typed into the page: opened once, when it is first needed."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+        self._reader: Reader | None = None
+
+    def read(self, text: str, model: str | None, cancelled: Callable[[], bool]) -> Any:
+        """The run of a text, in windows where it is long.
+
+        Raises `ValueError`, a sentence that may be shown in a page: it holds no path.
+        """
+        from .models.read import Reader
+        from .models.store import DEFAULT
+
+        own = Path(self._name or DEFAULT).name
+        if model not in (None, own):
+            raise ValueError(f"model: this page reads with {own}, must be that or none")
+
+        def progress(done: int, windows: int) -> None:
+            if cancelled():
+                raise InterruptedError
+
+        if self._reader is None:
+            try:
+                self._reader = Reader(self._name)
+            except (ValueError, OSError, ImportError) as error:
+                print(f"clearhead: {' '.join(str(error).split())}", file=sys.stderr)
+                raise ValueError("model: cannot be opened, the terminal says why") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return self._reader.read(text, window=True, progress=progress)
+
+
+def view(given: str | None, *, model: str | None, port: int, browser: bool) -> None:
+    """Serve the page of a text, a file, standard input or a saved run; of None, a text box.
+
+    Prints the address, and returns when the process is told to stop.
+    """
+    runs = Runs()
+    listening = bind(port)  # refused before a model reads for a minute
+    try:
+        if given is not None:
+            saved = given.endswith(".safetensors")
+            runs.add(read_run(given, model=model, window=not saved, cut=False))
+    except BaseException:
+        listening.close()
+        raise
+    token = new_token()
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/"
+    print(address, flush=True)
+    print("clearhead: serves this page to this machine alone until Ctrl-C", file=sys.stderr)
+    if browser and _has_display():
+        threading.Thread(target=_open, args=(address,), daemon=True).start()
+    try:
+        serve(listening, runs, token, _Model(model).read)
+    except KeyboardInterrupt:
+        print("clearhead: stopped", file=sys.stderr)
+
+
+def _has_display() -> bool:
+    """Whether a browser could show anything: a text browser would take the terminal over."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _open(address: str) -> None:
+    try:
+        webbrowser.open(address)
+    except webbrowser.Error:
+        print("clearhead: no browser opened; open the address above", file=sys.stderr)
