@@ -39,7 +39,7 @@ export const STRIP = 72; // pixels of the profile of a pinned row or column
 const ROOM = 13; // pixels that a label needs
 const UPRIGHT = 26; // pixels of a column from which its label leans instead of standing
 const NUMBERED = 34; // pixels of a cell that holds its number
-const PRECISE = 62; // and one with more digits
+const PRECISE = 60; // and one with more digits
 const LABEL = 12;
 const SMALL = 11;
 
@@ -57,7 +57,7 @@ export function drawMap(pen, scene) {
     drawEnds(pen, scene);
     drawChosen(pen, scene);
   });
-  pen.within(0, y, x, h, () => drawRowNames(pen, scene));
+  pen.within(0, y - 7, x, h + 14, () => drawRowNames(pen, scene));
   pen.within(x - 8, 0, scene.width - x + 8, y, () => drawColumnNames(pen, scene));
   if (scene.row !== null) drawRowProfile(pen, scene);
   if (scene.column !== null) drawColumnProfile(pen, scene);
@@ -120,7 +120,12 @@ function drawEnds(pen, scene) {
   }
 }
 
-/** The box of a row, a column or a cell: at least 2 pixels wide, so that it is seen at any zoom. @param {Scene} scene @param {[number, number, number, number]} span @returns {Box} */
+/**
+ * The box of a row, a column or a part: at least 2 pixels wide, so that it is seen at any zoom.
+ * @param {Scene} scene
+ * @param {[number, number, number, number]} span
+ * @returns {Box}
+ */
 function spanBox({ camera, plot }, [a, b, c, d]) {
   const side = (/** @type {number} */ units) => Math.max(2, units * camera.zoom);
   return [plot[0] + camera.left + c * camera.zoom, plot[1] + camera.top + a * camera.zoom, side(d - c), side(b - a)];
@@ -131,7 +136,8 @@ function drawChosen(pen, scene) {
   const { camera, palette, pointed, row, column, span } = scene;
   const band = (/** @type {[number, number, number, number]} */ cells, /** @type {string} */ colour, /** @type {number} */ width) => {
     const [x, y, w, h] = spanBox(scene, cells);
-    pen.frame(x - width / 2, y - width / 2, w + width, h + width, colour, width);
+    if (Math.min(w, h) < 4) pen.box(x, y, w === 2 ? width : w, h === 2 ? width : h, colour); // a line is enough
+    else pen.frame(x - width / 2, y - width / 2, w + width, h + width, colour, width);
   };
   if (pointed) {
     const faint = `${palette.soft}90`;
@@ -148,21 +154,30 @@ function drawChosen(pen, scene) {
   }
 }
 
+/** Those of a few units that are seen. @param {(number | null | undefined)[]} units @param {number} first @param {number} end */
+function chosenIn(units, first, end) {
+  /** @type {Set<number>} */
+  const seen = new Set();
+  for (const at of units) if (typeof at === "number" && at >= first && at < end) seen.add(at);
+  return seen;
+}
+
 /** What is said at the left of each row that has room. @param {Pen} pen @param {Scene} scene */
 function drawRowNames(pen, scene) {
   const { camera, plot, palette, rows, pointed, row } = scene;
   const [first, end] = camera.bounds;
   const { each, marks } = marksOn(first, end, camera.zoom, camera.top, { room: ROOM, apart: 34 });
-  const special = [pointed?.[0], row].filter((at) => at !== undefined && at !== null);
+  const special = chosenIn([pointed?.[0], row], first, end);
   const right = plot[0] - 9;
   const put = (/** @type {number} */ index, /** @type {boolean} */ strong) => {
     const y = plot[1] + camera.top + (index + 0.5) * camera.zoom;
-    const text = each || strong ? fitted(rows.name(index), right - 4, (t) => scene.measure(t, LABEL)) : index.toLocaleString("en");
+    const named = each || index === row || (strong && camera.zoom >= 1);
+    const text = named ? fitted(rows.name(index), right - 4, (t) => scene.measure(t, LABEL)) : index.toLocaleString("en");
     if (strong) pen.box(0, y - 9, plot[0] - 2, 18, palette.paper);
-    const colour = index === row ? palette.mark : each || strong ? palette.ink : palette.soft;
-    pen.text(text, right, y + 0.5, { colour, size: each || strong ? LABEL : SMALL, align: "end", weight: strong ? 600 : 400 });
+    const colour = index === row ? palette.mark : named || strong ? palette.ink : palette.soft;
+    pen.text(text, right, y + 0.5, { colour, size: named ? LABEL : SMALL, align: "end", weight: strong ? 600 : 400 });
   };
-  for (const { index } of marks) if (!special.includes(index)) put(index, false);
+  for (const { index } of marks) if (!special.has(index)) put(index, false);
   if (each) drawJoins(marks, rows, (from, to) => pen.box(plot[0] - 5, plot[1] + camera.top + (from + 0.25) * camera.zoom, 1.5, (to - from + 0.5) * camera.zoom, palette.soft));
   for (const index of special) put(index, true);
 }
@@ -186,22 +201,23 @@ function drawColumnNames(pen, scene) {
   const { camera, plot, palette, columns, pointed, column } = scene;
   const [, , first, end] = camera.bounds;
   const { each, marks } = marksOn(first, end, camera.zoom, camera.left, { room: ROOM, apart: 64 });
-  const special = [pointed?.[1], column].filter((at) => at !== undefined && at !== null);
+  const special = chosenIn([pointed?.[1], column], first, end);
   const leaning = camera.zoom >= UPRIGHT;
   const turn = leaning ? -50 : -90;
   const longest = (plot[1] - 14) / (leaning ? Math.sin((50 * Math.PI) / 180) : 1);
   const put = (/** @type {number} */ index, /** @type {boolean} */ strong) => {
     const x = plot[0] + camera.left + (index + 0.5) * camera.zoom;
     const colour = index === column ? palette.mark : each || strong ? palette.ink : palette.soft;
-    if (!each && !strong) {
-      pen.text(index.toLocaleString("en"), x, plot[1] - 10, { colour, size: SMALL, align: "middle" });
+    if (!each && index !== column && !(strong && camera.zoom >= 1)) {
+      if (strong) pen.box(x - 30, plot[1] - 19, 60, 17, palette.paper);
+      pen.text(index.toLocaleString("en"), x, plot[1] - 10, { colour, size: SMALL, align: "middle", weight: strong ? 600 : 400 });
       return;
     }
     const text = fitted(columns.name(index), longest, (t) => scene.measure(t, LABEL));
     if (strong && !leaning) pen.box(x - 9, 0, 18, plot[1] - 2, palette.paper);
     pen.text(text, x, plot[1] - 8, { colour, size: LABEL, turn, weight: strong ? 600 : 400 });
   };
-  for (const { index } of marks) if (!special.includes(index)) put(index, false);
+  for (const { index } of marks) if (!special.has(index)) put(index, false);
   if (each) drawJoins(marks, columns, (from, to) => pen.box(plot[0] + camera.left + (from + 0.25) * camera.zoom, plot[1] - 4, (to - from + 0.5) * camera.zoom, 1.5, palette.soft));
   for (const index of special) put(index, true);
 }
@@ -235,8 +251,8 @@ export const largestOf = (profile) => profile.reduce((most, weight) => (weight >
 /** The pinned row as bars below its columns. @param {Pen} pen @param {Scene} scene */
 function drawRowProfile(pen, scene) {
   const { camera, plot, palette, rowProfile } = scene;
-  const [x, , w] = matrixBox(scene);
-  const base = plot[1] + plot[3] + STRIP - 8;
+  const [x, y, w, h] = matrixBox(scene);
+  const base = y + h + STRIP - 8;
   pen.box(x, base, w, 1, palette.line);
   if (!rowProfile) return;
   const largest = largestOf(rowProfile) || 1;
@@ -256,8 +272,8 @@ function drawRowProfile(pen, scene) {
 /** The pinned column as bars beside its rows. @param {Pen} pen @param {Scene} scene */
 function drawColumnProfile(pen, scene) {
   const { camera, plot, palette, columnProfile } = scene;
-  const [, y, , h] = matrixBox(scene);
-  const base = plot[0] + plot[2] + 10;
+  const [x, y, w, h] = matrixBox(scene);
+  const base = x + w + 10;
   pen.box(base, y, 1, h, palette.line);
   if (!columnProfile) return;
   const largest = largestOf(columnProfile) || 1;

@@ -22,7 +22,8 @@ import { continues, count, nameOf, tokensOf } from "./units.js";
 /** @typedef {import("./draw.js").Scene} Scene */
 
 const SETTLED = 140; // ms after the last move until the state, and so the link, follows
-const MARGIN = { top: 96, right: 30, bottom: 14 }; // pixels around the cells
+const MARGIN = { right: 30, bottom: 14 }; // pixels around the cells
+const MEASURED = 300; // names, from the first, that the room for names is made for
 const KEY_STEP = 10; // pixels, at least, that an arrow key moves by
 
 /** @typedef {import("./app.js").View} View */
@@ -45,6 +46,10 @@ export class MapView {
     /** @type {[number, number] | null} */
     this.pointed = null;
     this.prepared = "";
+    /** @type {import("./draw.js").Side[] | null} rows, columns */
+    this.sides = null;
+    /** @type {{of: import("./draw.js").Side[] | null, sides: number[]} | null} */
+    this.longest = null;
     this.up = false;
     this.frame = 0;
     const ruler = /** @type {CanvasRenderingContext2D} */ (make("canvas", "").getContext("2d"));
@@ -186,8 +191,7 @@ export class MapView {
   layout() {
     const { state } = this.app;
     const { clientWidth: width, clientHeight: height } = this.stage;
-    const left = Math.round(within(width * 0.16, 58, 128));
-    const top = width < 500 ? 76 : MARGIN.top;
+    const [left, top] = this.gutters(width);
     const right = Math.max(MARGIN.right, state.column === null ? 0 : STRIP + 12);
     const bottom = Math.max(MARGIN.bottom, state.row === null ? 0 : STRIP);
     /** @type {import("./pens.js").Box} */
@@ -195,6 +199,21 @@ export class MapView {
     this.camera?.resize(plot[2], plot[3]);
     this.plot = plot;
     return plot;
+  }
+
+  /** Room for the names beside the rows and above the columns. @param {number} width */
+  gutters(width) {
+    if (this.longest?.of !== this.sides) {
+      const widest = (/** @type {import("./draw.js").Side} */ side, /** @type {number} */ size) => {
+        let most = 0;
+        for (let at = 0; at < Math.min(size, MEASURED); at++) most = Math.max(most, this.measure(side.name(at), 12));
+        return most;
+      };
+      const sizes = [this.camera?.rows ?? 0, this.camera?.columns ?? 0];
+      this.longest = { of: this.sides, sides: (this.sides ?? []).map((side, at) => widest(side, sizes[at])) };
+    }
+    const [rows = 0, columns = 0] = this.longest.sides;
+    return [Math.ceil(within(rows + 22, 46, Math.max(72, Math.min(150, width * 0.2)))), Math.ceil(within(columns + 20, 40, width < 500 ? 76 : 120))];
   }
 
   draw() {
