@@ -162,6 +162,16 @@ function chosenIn(units, first, end) {
   return seen;
 }
 
+/**
+ * The labels whose middle is seen and that are not in the way of those that stand out.
+ * @param {import("./axes.js").Mark[]} marks
+ * @param {Set<number>} special
+ * @param {number} zoom
+ * @param {number} size  of the plot, along the axis
+ */
+const clearOf = (marks, special, zoom, size) =>
+  marks.filter(({ index, at }) => at >= 0 && at <= size && [...special].every((other) => Math.abs(other - index) * zoom >= ROOM - 1));
+
 /** What is said at the left of each row that has room. @param {Pen} pen @param {Scene} scene */
 function drawRowNames(pen, scene) {
   const { camera, plot, palette, rows, pointed, row } = scene;
@@ -173,11 +183,11 @@ function drawRowNames(pen, scene) {
     const y = plot[1] + camera.top + (index + 0.5) * camera.zoom;
     const named = each || index === row || (strong && camera.zoom >= 1);
     const text = named ? fitted(rows.name(index), right - 4, (t) => scene.measure(t, LABEL)) : index.toLocaleString("en");
-    if (strong) pen.box(0, y - 9, plot[0] - 2, 18, palette.paper);
+    if (strong) pen.box(0, y - 9, plot[0] - 6, 18, palette.paper);
     const colour = index === row ? palette.mark : named || strong ? palette.ink : palette.soft;
     pen.text(text, right, y + 0.5, { colour, size: named ? LABEL : SMALL, align: "end", weight: strong ? 600 : 400 });
   };
-  for (const { index } of marks) if (!special.has(index)) put(index, false);
+  for (const { index } of clearOf(marks, special, camera.zoom, plot[3])) put(index, false);
   if (each) drawJoins(marks, rows, (from, to) => pen.box(plot[0] - 5, plot[1] + camera.top + (from + 0.25) * camera.zoom, 1.5, (to - from + 0.5) * camera.zoom, palette.soft));
   for (const index of special) put(index, true);
 }
@@ -217,7 +227,7 @@ function drawColumnNames(pen, scene) {
     if (strong && !leaning) pen.box(x - 9, 0, 18, plot[1] - 2, palette.paper);
     pen.text(text, x, plot[1] - 8, { colour, size: LABEL, turn, weight: strong ? 600 : 400 });
   };
-  for (const { index } of marks) if (!special.has(index)) put(index, false);
+  for (const { index } of clearOf(marks, special, camera.zoom, plot[2])) put(index, false);
   if (each) drawJoins(marks, columns, (from, to) => pen.box(plot[0] + camera.left + (from + 0.25) * camera.zoom, plot[1] - 4, (to - from + 0.5) * camera.zoom, 1.5, palette.soft));
   for (const index of special) put(index, true);
 }

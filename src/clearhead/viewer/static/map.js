@@ -59,15 +59,16 @@ export class MapView {
     this.controls = new Controls(app);
     this.canvas = make("canvas", "cells", { tabindex: 0, role: "application", "aria-roledescription": "attention map" });
     this.minimap = new Minimap((x, y) => this.act((camera) => ((camera.x = x), (camera.y = y), camera.settle())));
-    this.stage = make("div", "stage", {}, this.canvas, this.minimap.canvas);
+    this.stage = make("div", "stage", {}, this.canvas);
     this.readout = make("p", "readout");
     this.legend = new Legend();
-    this.side = make("aside", "panel", { "aria-label": "About what is pinned and chosen" });
+    this.side = make("div", "panel");
+    const aside = make("aside", "map-side", { "aria-label": "About what is pinned and chosen" }, this.minimap.canvas, this.side);
     const whole = make("button", "chip", { type: "button", title: "Show the whole map (0)" }, "whole map");
     whole.addEventListener("click", () => this.act((camera) => camera.fit()));
     const under = make("div", "under", {}, this.legend.root, whole);
     const main = make("div", "map-main", {}, this.readout, this.stage, under);
-    root.append(this.controls.root, make("div", "map-layout", {}, main, this.side));
+    root.append(this.controls.root, make("div", "map-layout", {}, main, aside));
     this.listen();
   }
 

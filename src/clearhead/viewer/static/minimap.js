@@ -49,7 +49,7 @@ export class Minimap {
     context.setTransform(dots, 0, 0, dots, 0, 0);
     context.fillStyle = palette.hidden[1];
     context.fillRect(0, 0, width, height);
-    context.imageSmoothingEnabled = true;
+    context.imageSmoothingEnabled = overview.width > across;
     context.drawImage(overview, 0, 0, width, height);
     const [top, left] = camera.unitAt(0, 0);
     const part = (/** @type {number} */ from, /** @type {number} */ seen, /** @type {number} */ all, /** @type {number} */ size) => {
