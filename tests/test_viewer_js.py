@@ -15,7 +15,7 @@ STRICT = (
 
 
 def ran(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
