@@ -27,7 +27,7 @@ FLOORS = [
     {"products", "pictures"},
     {"maps"},
     {"layers", "single_head", "regression"},
-    {"models", "viewer", "worked"},
+    {"models", "viewer", "worked", "bench"},
     {"cli", "terminal", "heads_command", "map_command", "source", "view_command", "__main__"},
 ]
 ADAPTERS = {"torch", "_torch_operator", "jax", "hf", "dask", "widget"}

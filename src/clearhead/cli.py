@@ -331,6 +331,50 @@ def _cost(
     print(table.to_json() if json else table)
 
 
+@app.command("bench")
+def _bench(
+    cases: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="NAME", help="Only these: a name, or a pattern with *."),
+    ] = None,
+    threads: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="Default: one, and all.")
+    ] = None,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these, or none; default: all installed."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="For each contender of a case, at most about.")
+    ] = 0.5,
+    json: Annotated[str | None, typer.Option(metavar="FILE", help="Write the numbers.")] = None,
+    show_names: Annotated[bool, typer.Option("--list", help="The cases' names.")] = False,
+) -> None:
+    """Time attention here: against the machine's limit, and against who else is installed.
+
+    clearhead bench
+
+    clearhead bench --case causal/1x8x4096x128/bfloat16 --peers torch
+
+    A case is MASK/BxHxTxD/DTYPE[/grad]; MASK is full, causal, window<W>, packed<N>, array, bias;
+    H:G are query and key heads, T:S queries and keys, D:E sizes of a key and a value.
+    """
+    from .bench import command
+
+    if show_names:
+        print("\n".join(command.SHORT))
+        return
+    raise typer.Exit(
+        command.bench(
+            cases=cases or (),
+            peers=peers or (),
+            threads=threads or (),
+            seconds=seconds,
+            json=json,
+        )
+    )
+
+
 @app.command("check")
 def _check(
     file: Annotated[Path, typer.Argument(help="A Markdown article.")],

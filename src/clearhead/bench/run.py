@@ -1,0 +1,101 @@
+"""Measures cases: limits first, then each case's contenders checked and timed in turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from . import limits, turns
+from .cases import Case
+from .report import Measurement, Report, machine
+from .worker import LIBRARIES
+
+Progress = Callable[[str], None]
+
+
+def start(threads: Sequence[int], cpus: int, progress: Progress) -> Report:
+    """A report that holds the machine's limits and no measurement yet."""
+    from ..ops import isa
+
+    progress("the machine's limits")
+    return Report(machine(isa(), cpus), limits.measure(list(threads)))
+
+
+def contenders(peers: Sequence[str]) -> dict[str, list[str]]:
+    """clearhead, and of the installed peers those that are named by library or by their own name.
+
+    Raises ValueError for a name that none has.
+    """
+    here = turns.installed()
+    known = {*LIBRARIES, *(name for names in LIBRARIES.values() for name in names)}
+    for name in peers:
+        if name not in known | {"none"}:
+            raise ValueError(
+                f"peers: is {name!r}, must be none or one of {', '.join(sorted(known))}"
+            )
+    wanted = {"clearhead": ["clearhead"]}
+    for library, names in here.items():
+        chosen = [n for n in names if not peers or library in peers or n in peers]
+        if chosen and library != "clearhead":
+            wanted[library] = chosen
+    return wanted
+
+
+def measure(
+    report: Report,
+    cases: Sequence[Case],
+    threads: Sequence[int],
+    wanted: dict[str, list[str]],
+    seconds: float,
+    progress: Progress,
+) -> None:
+    """Adds the measurements to `report` as they are made."""
+    total = len(cases) * len(threads)
+    for done, n in enumerate(threads):
+        with turns.workers(wanted, n) as crew:
+            for i, case in enumerate(cases):
+                progress(f"{done * len(cases) + i + 1}/{total} {case.name}, {n} thread(s)")
+                report.measurements += _case(report, case, n, crew, wanted, seconds)
+
+
+def _case(
+    report: Report,
+    case: Case,
+    threads: int,
+    crew: dict[str, turns.Worker],
+    wanted: dict[str, list[str]],
+    seconds: float,
+) -> list[Measurement]:
+    found = turns.prepare(crew, wanted, case, threads)
+    library_of = {name: library for library, names in wanted.items() for name in names}
+    rows = {name: Measurement(case.name, threads, name, **found[name]) for name in library_of}
+    if rows["clearhead"].skip:  # there is nothing to compare with: the report says so
+        return list(rows.values())
+    ready = {name: library_of[name] for name in rows if not rows[name].skip}
+    least = report.limits.least_seconds(case, threads)
+    times = turns.timed(crew, ready, seconds)
+    for name, each in times.items():
+        row, own = rows[name], times["clearhead"]
+        row.seconds = each
+        row.of_limit = least / row.median_s
+        if name != "clearhead":
+            pairs = [b / a for a, b in zip(own, each, strict=True) if b == b]
+            row.ratio = statistics.median(pairs)
+    return list(rows.values())
+
+
+def memory(
+    report: Report,
+    cases: Sequence[Case],
+    threads: int,
+    wanted: dict[str, list[str]],
+    progress: Progress,
+) -> None:
+    """Adds to each measurement that was timed how much memory a call takes at the most."""
+    library_of = {name: library for library, names in wanted.items() for name in names}
+    for case in cases:
+        for name, library in library_of.items():
+            row = report.find(case.name, threads, name)
+            if row is not None:
+                progress(f"memory: {case.name}, {name}")
+                row.peak_bytes = turns.peak_memory(library, name, case, threads)
