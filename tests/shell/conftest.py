@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import clearhead.models.tokens as models
 from chromium import Chromium, Page
+from clearhead.models.run import AttentionRun, LayerState
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,29 @@ def attention(layers: int, heads: int, size: int, seed: int = 0) -> np.ndarray:
 def run_of(pieces: list[str], layers: int = 2, heads: int = 3) -> ArrayRun:
     text, tokens, words = spelled(pieces)
     return ArrayRun(text, tokens, words, attention(layers, heads, len(tokens)))
+
+
+def attention_run(run: ArrayRun) -> AttentionRun:
+    """The same run as clearhead has it: its scores are the logarithms of the weights, as a bias.
+
+    A weight of 0 is hidden.
+    """
+    L, H, T, _ = run.weights().shape
+    zeros = np.zeros((H, T, 1), np.float32)
+    with np.errstate(divide="ignore"):
+        scores = np.log(run.weights())
+    states = [LayerState(zeros, zeros, zeros[..., 0], bias=scores[layer]) for layer in range(L)]
+    tokens = [
+        models.Token(t.id, t.raw, t.text, t.start, t.end, t.word, t.special) for t in run.tokens
+    ]
+    words = [models.Word(w.text, w.start, w.end, w.tokens, w.special) for w in run.words]
+    return AttentionRun(run.model, run.text, tokens, words, states, notes=run.notes)
+
+
+@pytest.fixture
+def real():
+    """`attention_run`: for what asks more of a run than its weights."""
+    return attention_run
 
 
 @pytest.fixture

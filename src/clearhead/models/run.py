@@ -300,18 +300,18 @@ class AttentionRun:
         """Raises `ValueError` unless the tokens that read are those that are read."""
         if self.keys.tokens != self.tokens:
             raise ValueError(
-                f"run: {len(self.tokens)} tokens read {len(self.keys.tokens)} others, which pages "
-                "and pictures do not show; ask run.links(word), or run.map(layer).plot(head)"
+                f"run: {len(self.tokens)} tokens read {len(self.keys.tokens)} others, which "
+                "pictures do not show; ask run.links(word), run.to_html(path) or "
+                "run.map(layer).plot(head)"
             )
 
     # The viewer draws runs and imports none of this; it is called from here only for convenience.
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the run as one HTML file that needs nothing else.
+        """Write the run as one HTML file that needs nothing else: its text, maps and heads.
 
-        Raises `ValueError` where queries and keys are not the same tokens, as in cross-attention.
+        Raises `ValueError` above 2^25 weights, which are too many for a page.
         """
-        self.check_one_text()
         from ..viewer.html import write
 
         write(self, path)
@@ -319,7 +319,7 @@ class AttentionRun:
     def plot(self, layer: int, head: int, ax: "Axes | None" = None) -> "Axes":
         """Draw one head as a heat map with matplotlib; returns the axes.
 
-        Raises `ValueError` as `to_html`.
+        Raises `ValueError` where queries and keys are not the same tokens, as in cross-attention.
         """
         self.check_one_text()
         from ..viewer.plot import heat_map

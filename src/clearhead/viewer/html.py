@@ -1,9 +1,11 @@
 """One HTML file that shows a run in any browser, with the network off.
 
-The page holds the text, the tokens and every weight; nothing is fetched, and its
-content-security policy allows the two blocks of its own script and style and nothing else.
-A weight is stored rounded to `decimals` places, 4 where the page then stays under a megabyte and
-else 3, and the page says which.
+The page is the app of `clearhead view` with a source that stands in the page itself: the text, the
+tokens and every weight. Nothing is fetched, and its content-security policy allows its own style,
+its own script and nothing else: the script stands there as gzip, unpacked by a small one, and the
+policy has the hashes of both. A weight is stored rounded to `decimals` places, 4
+where the page then stays under a megabyte and else 3, and the page says which. What is hidden by
+the mask is stored as such.
 """
 
 import base64
@@ -18,20 +20,25 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import __version__
 from .._writing import replacing
+from . import sinks
+from .bundle import bundle
 from .labels import visible
-from .ranking import Run, proof_line
+from .opening import opening_of
+from .scene import Scene
 
 MOST_WEIGHTS = 2**25  # 512 tokens in 128 heads
 SMALL_PAGE_BYTES = 1_000_000
-# In the order in which they need each other; together they are one module.
-_SCRIPTS = ("weights.js", "colour.js", "text.js", "heads.js", "matrix.js", "page.js")
+_HIDDEN = 65535  # stored for a weight that the mask hides; as embedded.js has it
+_ROLLOUT_UNIT = 2e-5  # what the rollout is counted in: its largest value, 1, is 50,000
+_WINDOW_CELLS = 1 << 20
 
 
-def write(run: Run, path: str | os.PathLike[str]) -> None:
-    """Write the page of `run` to `path`, whole or not at all.
+def write(run: Any, path: str | os.PathLike[str]) -> None:
+    """Write the page of an `AttentionRun` to `path`, whole or not at all.
 
     Raises  ValueError: the run has more weights than a page should hold.
             OSError: the file cannot be written.
@@ -42,7 +49,7 @@ def write(run: Run, path: str | os.PathLike[str]) -> None:
 
 
 def render(
-    run: Run,
+    run: Any,
     *,
     word: int | None = None,
     layer: int | None = None,
@@ -51,115 +58,131 @@ def render(
     include_self: bool = False,
     raw: bool = False,
 ) -> str:
-    """The page of `run` as one string of HTML.
+    """The page of an `AttentionRun` as one string of HTML.
 
     The rest is how it opens: on which word, on one layer or one head of it instead of all, with
     special tokens and a word's reading of itself listed, with the tokenizer's pieces for tokens.
 
     Raises  ValueError: the run has more weights than a page should hold.
     """
-    count, heads = len(run.tokens), run.num_layers * run.num_heads
-    if heads * count**2 > MOST_WEIGHTS:
+    T, S = len(run.tokens), len(run.keys.tokens)
+    heads = run.num_layers * run.num_heads
+    if heads * T * S > MOST_WEIGHTS:
+        tokens = str(T) if T == S else f"{T} × {S}"
         raise ValueError(
-            f"html: {count} tokens in {heads} heads are {heads * count**2:,} weights; "
+            f"html: {tokens} tokens in {heads} heads are {heads * T * S:,} weights; "
             f"one page holds at most {MOST_WEIGHTS:,}"
         )
-    opening = {
-        "word": word,
-        "layer": layer,
-        "head": head,
-        "special": special,
-        "self": include_self,
-        "raw": raw,
+    scene = Scene(run)
+    chosen = [
+        (at_layer, at_head)
+        for at_layer in range(run.num_layers)
+        for at_head in range(run.num_heads)
+        if layer in (None, at_layer) and head in (None, at_head)
+    ]
+    about = scene.answer("about", {}).json
+    unit = "tokens" if raw else None
+    opening = opening_of(scene, heads=chosen, unit=unit, word=word)
+    opening["listed"] = {"special": special, "self": include_self}
+    if raw:
+        for axis in filter(None, (about["rows"], about["columns"])):
+            axis["tokens"] = [[piece, piece, *rest] for _, piece, *rest in axis["tokens"]]
+    about |= {"opening": opening, "can": about["can"] | {"read": False, "steps": False}}
+    weights = _weights(scene, run)
+    page = _page(run, scene, about, weights, decimals=4)
+    if len(page.encode()) <= SMALL_PAGE_BYTES:
+        return page
+    return _page(run, scene, about, weights, decimals=3)
+
+
+def _weights(scene: Scene, run: Any) -> NDArray[np.float32]:
+    """Every weight, (L, H, T, S), NaN where hidden."""
+    T, S = len(run.tokens), len(run.keys.tokens)
+    out = np.empty((run.num_layers, run.num_heads, T, S), np.float32)
+    step = max(1, _WINDOW_CELLS // S)
+    for layer, head in np.ndindex(*out.shape[:2]):
+        picture = {"heads": [(layer, head)], "unit": "tokens"}
+        for at in range(0, T, step):
+            asked = {"rows": [at, min(T, at + step)], "columns": [0, S]}
+            out[layer, head, at : at + step] = scene.answer("window", picture | asked).arrays[0]
+    return out
+
+
+def _rollout(weights: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The rollout of all layers, (T, T): as in models/rollout.py, which gives one row at a time."""
+    whole = np.eye(weights.shape[-1])
+    for layer in np.nan_to_num(weights).astype(np.float64):
+        mean = layer.mean(0)
+        whole = (mean @ whole + whole) / (1 + mean.sum(1, keepdims=True))
+    return whole
+
+
+def _page(
+    run: Any,
+    scene: Scene,
+    about: Mapping[str, Any],
+    weights: NDArray[np.float32],
+    *,
+    decimals: int,
+) -> str:
+    style, loader, code = _static("app.css"), bundle("loader.js"), bundle("page.js")
+    measures = scene.answer("heads", {})
+    rollout = _rollout(weights) if about["can"]["rollout"] else None
+    data = {
+        "about": {**about, "decimals": decimals},
+        "decimals": decimals,
+        "weights": _packed(weights, rollout, decimals),
+        "rollout": None if rollout is None else _ROLLOUT_UNIT,
+        "measures": measures.json["measures"],
+        "values": [_numbers(values) for values in measures.arrays],
+        "sinks": {
+            "share": sinks.LEAST_SHARE,
+            "times": sinks.TIMES_EVEN,
+            "rows": sinks.LEAST_ROWS,
+            "rule": sinks.RULE,
+        },
     }
-    page = _page(run, opening, decimals=4)
-    return page if len(page.encode()) <= SMALL_PAGE_BYTES else _page(run, opening, decimals=3)
-
-
-def _page(run: Run, opening: Mapping[str, Any], *, decimals: int) -> str:
-    style, script = _static("page.css"), "\n".join(map(_as_part, _SCRIPTS))
-    words = sum(not word.special for word in run.words)
-    shape = f"{run.num_layers} layers × {run.num_heads} heads"
-    size = f"{visible(run.model)}: {shape}, {len(run.tokens)} tokens, {words} words"
-    notes = "".join(f". The text was {note}" for note in run.notes)
-    proof = proof_line(run)
-    notes += f". {proof[0].upper()}{proof[1:]}" if proof else ""
     return _filled(
         _static("page.html"),
         {
             "title": html.escape(visible(" ".join(run.text.split()))[:80]),
-            "what": html.escape(size + notes),
-            "precision": (
-                f"Weights on this page are rounded to {decimals} decimals (off by at most "
-                f"{0.5 * 10**-decimals:.{decimals + 1}f}). A word of several tokens: what they "
-                "read is averaged, what is read of them is added up. Layers and heads count from 0."
-            ),
             "version": __version__,
             "style": style,
             "style_hash": _csp_hash(style),
-            "script": script,
-            "script_hash": _csp_hash(script),
+            "loader": loader,
+            "loader_hash": _csp_hash(loader),
+            "code": _gzipped(code.encode()),
+            "code_hash": _csp_hash(code),
             # "<" escaped: no token can end the block or open a comment
-            "run": json.dumps(
-                _data(run, decimals) | {"opening": opening}, ensure_ascii=False
-            ).replace("<", "\\u003c"),
+            "run": json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c"),
         },
     )
 
 
-def _data(run: Run, decimals: int) -> dict[str, Any]:
-    """What `weights.js` calls RunData."""
-    return {
-        "model": run.model,
-        "pieces": _pieces(run),
-        "tokens": [[t.text, t.raw, t.word, t.special] for t in run.tokens],
-        "words": [[w.text, list(w.tokens), w.special] for w in run.words],
-        "layers": run.num_layers,
-        "heads": run.num_heads,
-        "decimals": decimals,
-        "weights": _packed(run, decimals),
-    }
-
-
-def _pieces(run: Run) -> list[tuple[str, int | None]]:
-    """The whole text in order: each word with its index, and what stands between words."""
-    pieces: list[tuple[str, int | None]] = []
-    at = 0
-    for index, word in enumerate(run.words):
-        start = max(word.start, at)
-        if word.special or word.end <= start:
-            continue
-        if start > at:
-            pieces.append((run.text[at:start], None))
-        pieces.append((run.text[start : word.end], index))
-        at = word.end
-    if at < len(run.text):
-        pieces.append((run.text[at:], None))
-    return pieces
-
-
-def _packed(run: Run, decimals: int) -> str:
-    """All weights (layers, heads, tokens, tokens) as integers: base64 of gzip of byte planes.
+def _packed(weights: NDArray[np.float32], rollout: NDArray[np.float64] | None, places: int) -> str:
+    """Weights and rollout as 16-bit integers: base64 of gzip of byte planes.
 
     Weights are small, so the high bytes are nearly all 0 and cost nothing when they stand together.
     """
-    heads = [
-        np.rint(np.asarray(run.map(layer)[head, :, :], np.float64) * 10**decimals).astype("<u2")
-        for layer in range(run.num_layers)
-        for head in range(run.num_heads)
-    ]
-    planes = np.stack(heads).reshape(-1).view(np.uint8).reshape(-1, 2).T
-    return base64.b64encode(gzip.compress(planes.tobytes(), 9, mtime=0)).decode()
+    scaled = np.rint(weights.astype(np.float64) * 10**places)
+    parts = [np.where(np.isnan(scaled), _HIDDEN, scaled).astype("<u2").ravel()]
+    if rollout is not None:
+        parts.append(np.rint(rollout / _ROLLOUT_UNIT).astype("<u2").ravel())
+    planes = np.concatenate(parts).view(np.uint8).reshape(-1, 2).T
+    return _gzipped(planes.tobytes())
+
+
+def _gzipped(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+
+
+def _numbers(values: NDArray[np.float32]) -> list[float | None]:
+    """A measure of all heads in four digits, in their order; None where it has no value."""
+    return [None if np.isnan(x) else float(f"{x:.4g}") for x in values.ravel()]
 
 
 def _static(name: str) -> str:
     return files(__package__).joinpath("static", name).read_text("utf-8")
-
-
-def _as_part(name: str) -> str:
-    """A module as a part of one script: without its imports, its exports plain declarations."""
-    code = re.sub(r"^import .*;\n", "", _static(name), flags=re.MULTILINE)
-    return re.sub(r"^export ", "", code, flags=re.MULTILINE)
 
 
 def _csp_hash(text: str) -> str:

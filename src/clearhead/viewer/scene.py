@@ -9,6 +9,7 @@ Questions, their arguments and answers (JSON and float32 arrays):
     window   picture, rows, columns       weights of at most 2^20 cells
     removed  picture                      how much mass `leave` takes away, and which are sinks
     heads    {}                           the measures of `run.heads()`, (L, H) each
+    across   unit, row, column, leave     one cell in every head, (L, H)
     rollout  index, unit, direction       (T,) or the units
     steps    layer, head, row, column     from q and k to the weight
 
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from . import sinks, units
 from .arguments import Chosen, choice, chosen, pair, place, whole
+from .opening import opening_of
 from .picture import Picture
 from .pyramid import Pyramid
 from .ranking import proof_line
@@ -98,6 +100,7 @@ class Scene:
             "window": self._window,
             "removed": self._removed,
             "heads": self._heads,
+            "across": self._across,
             "rollout": self._rollout,
             "steps": self._steps,
         }
@@ -229,7 +232,7 @@ class Scene:
                     "steps": True,
                     "rollout": self.square and _in_a_row(run.layer_numbers),
                 },
-                "opening": {},
+                "opening": opening_of(self),
             }
         )
 
@@ -305,6 +308,17 @@ class Scene:
             return [table.columns[name].astype(np.float32) for name in MEASURES], 1
 
         return Answer({"measures": MEASURES}, self._pictures.get(("heads",), make))
+
+    def _across(self, arguments: Mapping[str, Any]) -> Answer:
+        run = self.run
+        out = np.empty((run.num_layers, run.num_heads), np.float32)
+        for layer, head in np.ndindex(*out.shape):
+            one = {**arguments, "heads": [[layer, head]], "join": "mean"}
+            _, picture = self._picture(one)
+            row = whole("row", arguments.get("row"), picture.shape[0])
+            column = whole("column", arguments.get("column"), picture.shape[1])
+            out[layer, head] = picture.cells(row, row + 1, column, column + 1)[0][0, 0]
+        return Answer({}, [out])
 
     def _rollout(self, arguments: Mapping[str, Any]) -> Answer:
         from ..models.rollout import rollout_column, rollout_row

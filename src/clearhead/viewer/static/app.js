@@ -1,14 +1,21 @@
 // The frame around the views: which one is seen, of which run, and what is said to the reader.
 
 import { Palette } from "./colour.js";
+import { CompareView } from "./compare.js";
 import { make } from "./dom.js";
+import { ExportMenu } from "./export.js";
+import { HeadsView } from "./heads.js";
 import { MapView } from "./map.js";
 import { isCancelled } from "./source.js";
+import { StartView } from "./start.js";
 import { INITIAL, Store, fromHash, toHash } from "./state.js";
+import { StepsView } from "./steps.js";
+import { TextView } from "./text.js";
 
 /** @typedef {import("./source.js").Source} Source */
 /** @typedef {import("./source.js").About} About */
 /** @typedef {import("./state.js").State} State */
+/** @typedef {import("./export.js").Numbers} Numbers */
 
 /**
  * What fills the page below the header. `show` is called when the view comes up and after each change
@@ -18,10 +25,18 @@ import { INITIAL, Store, fromHash, toHash } from "./state.js";
  * @property {() => void} hide
  * @property {() => HTMLCanvasElement} [toCanvas]  what is seen, for PNG
  * @property {() => string} [toSvg]
+ * @property {() => Numbers | Promise<Numbers>} [numbers]  behind what is seen, for CSV and JSON
  */
 
 /** Each view's name, its word on the tab and its class, in the order of the tabs. @type {[State["view"], string, new (root: HTMLElement, app: App) => View][]} */
-const VIEWS = [["map", "Map", MapView]];
+const VIEWS = [
+  ["text", "Text", TextView],
+  ["map", "Map", MapView],
+  ["heads", "Heads", HeadsView],
+  ["compare", "Compare", CompareView],
+  ["steps", "Steps", StepsView],
+  ["start", "New text", StartView],
+];
 
 const LINK_DELAY = 250; // ms of rest before the address follows: browsers refuse a hundred changes in a row
 
@@ -58,6 +73,7 @@ export class App {
     this.ending = new AbortController();
     this.scheme = matchMedia("(prefers-color-scheme: dark)");
     this.palette = new Palette(this.scheme.matches);
+    this.can = { read: true, steps: true };
 
     this.what = make("p", "what");
     this.tabs = make("div", "tabs", { role: "tablist", "aria-label": "Views" });
@@ -66,8 +82,10 @@ export class App {
     this.notice = make("div", "notice", { role: "alert", hidden: true });
     this.live = make("div", "unseen", { role: "status", "aria-live": "polite" });
     this.main = make("main", "views");
+    this.menu.append(new ExportMenu(this).root);
     const header = make("header", "top", {}, make("p", "mark", {}, "clearhead"), this.what, this.tabs, this.menu, this.theme);
-    this.root = make("div", "clearhead", {}, header, this.notice, this.main, this.live);
+    this.foot = make("footer", "fine foot");
+    this.root = make("div", "clearhead", {}, header, this.notice, this.main, this.foot, this.live);
     root.append(this.root);
     this.dress();
   }
@@ -141,6 +159,7 @@ export class App {
     this.store.subscribe((state, before) => this.changed(state, before));
     if (this.how.link) addEventListener("hashchange", () => this.follow(), { signal });
     this.changed(this.state, null);
+    if (this.how.link) document.documentElement.dataset.ready = "yes";
   }
 
   /** The state that the link asks for, or the run's own opening. */
@@ -154,7 +173,7 @@ export class App {
     }
     state.run ||= this.runs[0]?.id ?? "";
     const opening = state.run && !hash ? (await this.about(state.run)).opening : {};
-    this.store.state = { ...state, ...opening };
+    this.store.state = { ...state, ...opening, ...(state.run ? {} : { view: "start" }) };
   }
 
   end() {
@@ -215,10 +234,16 @@ export class App {
     this.current = made.view;
   }
 
+  /** The views that there is something for: without a run only where one begins. */
+  get shown() {
+    if (!this.state.run) return VIEWS.filter(([view]) => view === "start");
+    return VIEWS.filter(([view]) => (view !== "start" || this.can.read) && (view !== "steps" || this.can.steps));
+  }
+
   /** @param {State["view"]} chosen */
   tab(chosen) {
     this.tabs.replaceChildren(
-      ...VIEWS.map(([view, word]) => {
+      ...this.shown.map(([view, word]) => {
         const at = view === chosen;
         const tab = make("button", "tab", { type: "button", role: "tab", "aria-selected": String(at), tabindex: at ? 0 : -1, "data-view": view }, word);
         tab.addEventListener("click", () => this.set({ view }));
@@ -231,16 +256,20 @@ export class App {
   turn(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const at = VIEWS.findIndex(([view]) => view === this.state.view);
-    this.set({ view: VIEWS[(at + step + VIEWS.length) % VIEWS.length][0] });
+    const views = this.shown;
+    const at = views.findIndex(([view]) => view === this.state.view);
+    this.set({ view: views[(at + step + views.length) % views.length][0] });
     /** @type {HTMLElement | null} */ (this.tabs.querySelector("[aria-selected=true]"))?.focus();
     event.preventDefault();
   }
 
   async title() {
-    if (!this.state.run) return;
+    if (!this.state.run) return this.foot.replaceChildren();
     try {
       const about = await this.about();
+      this.can = about.can;
+      this.tab(this.state.view);
+      this.foot.textContent = footOf(about);
       const cut = `${about.layers.length} layers × ${about.heads.length} heads`;
       const size = about.rows.tokens.length.toLocaleString("en");
       this.what.textContent = `${about.model} · ${cut} · ${size} tokens`;
@@ -262,4 +291,14 @@ export class App {
     this.theme.title = dark ? "Light page" : "Dark page";
     this.current?.show(this.state);
   }
+}
+
+/**
+ * What must be known of every number on the page.
+ * @param {About} about
+ */
+export function footOf({ notes, proof, decimals }) {
+  const off = decimals === null ? "" : `Weights on this page are rounded to ${decimals} decimals (off by at most ${(0.5 * 10 ** -decimals).toFixed(decimals + 1)}).`;
+  const units = "A word of several tokens: what they read is averaged, what is read of them is added up.";
+  return [...notes.map((note) => `The text was ${note}.`), proof && `${proof[0].toUpperCase()}${proof.slice(1)}.`, off, units].filter(Boolean).join(" ");
 }

@@ -3,10 +3,8 @@
 const LIGHT = ["#fdfcf9", "#d9e6fa", "#94b9ef", "#4a82d8", "#2450a8", "#0f2260"];
 const DARK = ["#14171c", "#1b2d4d", "#245091", "#3b86dc", "#82bff5", "#e4f3ff"];
 
-const scheme = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
-
 /** @param {string} hex @returns {number[]} */
-const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+export const channels = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
 /** @param {boolean} dark @returns {number[][]} 256 colours, from nothing to 1 */
 function table(dark) {
@@ -37,33 +35,6 @@ export class Palette {
   at(share) {
     return this.ramp[Math.max(0, Math.min(255, Math.round(share * 255)))];
   }
-}
-
-const FLOOR = 4; // decades that the logarithmic scale shows; what is smaller has the colour of nothing
-
-/**
- * Where a weight stands between nothing and the strongest, as the colour scale has it.
- * @param {number} part  0 to 1 @param {"linear" | "root" | "log"} scale @returns {number} 0 to 1
- */
-export function share(part, scale) {
-  if (scale === "linear") return part;
-  if (scale === "root") return Math.sqrt(part);
-  return Math.max(0, 1 + Math.log10(part) / FLOOR);
-}
-
-let ramp = table(scheme?.matches ?? false);
-
-/** Call `draw` whenever the page turns dark or light. @param {() => void} draw */
-export function onSchemeChange(draw) {
-  scheme?.addEventListener("change", () => {
-    ramp = table(scheme.matches);
-    draw();
-  });
-}
-
-/** @param {number} share  0 to 1 @returns {number[]} red, green, blue */
-export function colour(share) {
-  return ramp[Math.max(0, Math.min(255, Math.round(share * 255)))];
 }
 
 /** @param {number[]} rgb */

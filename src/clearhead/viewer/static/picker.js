@@ -21,7 +21,7 @@ export class HeadPicker {
     this.foot = make("div", "bar", {}, all, this.join.root, make("span", "fine", {}, "Shift adds a head; a layer’s number takes all of it."));
     this.panel = make("div", "panel picker", { role: "dialog", "aria-label": "Heads", hidden: true }, this.grid, this.foot);
     this.root = make("div", "heads-picker", {}, step("‹", "Previous head", -1), this.button, step("›", "Next head", 1), this.panel);
-    this.button.addEventListener("click", () => this.toggle(this.panel.hidden));
+    this.button.addEventListener("click", () => this.toggle(Boolean(this.panel.hidden)));
     this.root.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || this.panel.hidden) return;
       this.toggle(false);
