@@ -189,8 +189,9 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
     for (size_t g = 0; g < wanted.grids.size(); ++g) {
         const GridRequest& grid = wanted.grids[g];
         int64_t most = 0;
-        for (int64_t t = wanted.part.rows.begin; t < wanted.part.rows.end; t += rows) {
-            most = std::max(most, band(grid, t, std::min(wanted.part.rows.end, t + rows)).count);
+        const int64_t n = wanted.part.rows.end - wanted.part.rows.begin;
+        for (int64_t t = 0; t < n; t += rows) {
+            most = std::max(most, band(grid, t, std::min(n, t + rows)).count);
         }
         parts[g].run_end = grid.run_end.data();
         parts[g].pending.resize(2 * kPending * kPanel);
@@ -231,14 +232,16 @@ void Observer<Real>::aim(const Place& at, int64_t t0) {
 template <class Real>
 void Observer<Real>::lay_out_grid(const GridRequest& wanted, const Place& at, Grid& grid,
                                   GridPart<Real>& part) {
+    const int64_t* labels = wanted.rows + (at.t0 - request.part.rows.begin);
+    grid.first = request.part.keys.begin;
     grid.label = wanted.cols;
     grid.run_end = part.run_end;
     grid.pending_sum = part.pending.data();
     grid.pending_largest = part.pending.data() + kPending * kPanel;
     grid.pending = grid.slots = 0;
     for (int64_t r = 0; r < at.rows; ++r) {
-        const int64_t label = wanted.rows[at.t0 + r];
-        const bool same = r > 0 && label == wanted.rows[at.t0 + r - 1];
+        const int64_t label = labels[r];
+        const bool same = r > 0 && label == labels[r - 1];
         if (label < 0) {
             grid.slot[r] = -1;
             continue;
@@ -260,7 +263,8 @@ void Observer<Real>::run(const Kernels& kernels, int64_t batch, int64_t head, in
     first_key = p.S;
     last_key = 0;
     for (size_t g = 0; g < request.grids.size(); ++g) {
-        parts[g].band = band(request.grids[g], t0, t1);
+        const int64_t top = request.part.rows.begin;
+        parts[g].band = band(request.grids[g], t0 - top, t1 - top);
     }
     for (int64_t t = t0; t < t1; t += kPanel) {
         Place at = p.place(batch, head, t);
@@ -369,12 +373,14 @@ void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int
 template <class Real>
 bool observe_in(const Problem& p, ObservationRequest request, const Kernels& kernels,
                 const std::function<bool(int64_t, int64_t)>& stop) {
+    request.part.rows.end = std::min(request.part.rows.end, p.T);
+    request.part.keys.end = std::min(request.part.keys.end, p.S);
     for (GridRequest& grid : request.grids) {
         const auto [begin, end] = request.part.keys;
-        grid.run_end.resize(p.S);
-        for (int64_t s = end - 1; s >= begin; --s) {
-            const bool last = s == end - 1 || grid.cols[s + 1] != grid.cols[s];
-            grid.run_end[s] = last ? s + 1 : grid.run_end[s + 1];
+        grid.run_end.resize(end - begin);
+        for (int64_t i = end - begin - 1; i >= 0; --i) {
+            const bool last = begin + i + 1 == end || grid.cols[i + 1] != grid.cols[i];
+            grid.run_end[i] = last ? begin + i + 1 : grid.run_end[i + 1];
         }
     }
     const auto [top, bottom] = request.part.rows;
@@ -461,7 +467,7 @@ bool row_lse_in(const Problem& p, double* lse, const Part& part, const Kernels& 
 bool observe(const Problem& p, const ObservationRequest& request, const Kernels& kernels,
              const std::function<bool(int64_t, int64_t)>& stop) {
     const auto [begin, end] = request.part.rows;
-    if (p.batches() * p.H == 0 || begin >= end) return true;
+    if (p.batches() * p.H * p.T == 0 || begin >= end) return true;
     return p.q.dtype == DType::f64 ? observe_in<double>(p, request, kernels, stop)
                                    : observe_in<float>(p, request, kernels, stop);
 }

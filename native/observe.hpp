@@ -11,12 +11,12 @@ namespace clearhead {
 
 // A grid of R x C cells over the matrix; a negative label is in no cell.
 struct GridRequest {
-    const int64_t *rows, *cols;  // labels: [T] below R, [S] below C
+    const int64_t *rows, *cols;  // labels of the part's rows, below R, and keys, below C
     int64_t R, C;
     double* sum;    // [targets][R][C]
     void* largest;  // the same, or null
     std::vector<int64_t> run_end =
-        {};  // [S], filled by `observe`: where a key's run of labels ends
+        {};  // of the part's keys, filled by `observe`: where a key's run of labels ends
 };
 
 // The part of the matrix that is looked at. Positions, and so masks and biases, stay the whole's.

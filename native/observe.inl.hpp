@@ -367,8 +367,9 @@ void gather_runs(Grid& grid, const Block& block, const Real* p, int64_t rows) {
     constexpr int L = S::kLanes;
     const int64_t end = block.begin + block.count;
     for (int64_t from = block.begin, to; from < end; from = to) {
-        to = grid.run_end[from] < end ? grid.run_end[from] : end;
-        const int64_t label = grid.label[from], keys = to - from;
+        const int64_t run_end = grid.run_end[from - grid.first];
+        to = run_end < end ? run_end : end;
+        const int64_t label = grid.label[from - grid.first], keys = to - from;
         if (label < 0) continue;
         int64_t at = grid.pending - 1;
         const bool joins =

@@ -24,9 +24,9 @@ int64_t bytes(DType dtype);
 const char* advance(const void* data, DType dtype, int64_t elements);
 double read(const void* data, DType dtype, int64_t at);
 
-// Rows or keys [begin, end).
+// Rows or keys [begin, end), as far as there are any; by default all.
 struct Range {
-    int64_t begin, end;
+    int64_t begin = 0, end = std::numeric_limits<int64_t>::max();
 };
 
 // Which batch, head and query rows a piece of work is about.

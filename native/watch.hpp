@@ -12,8 +12,9 @@ constexpr int64_t kPending = 16;  // runs of keys that a grid gathers before it 
 // `slots`, runs of rows with one label. Runs of keys are summed down and wait, row by row, until a
 // vector of them can be summed across.
 struct Grid {
-    const int64_t* label;    // [S]: a key's column in the grid; negative: none
-    const int64_t* run_end;  // [S]: where the keys of its label that follow each other end
+    int64_t first;           // the key of label[0]
+    const int64_t* label;    // a key's column in the grid; negative: none
+    const int64_t* run_end;  // where the keys of its label that follow each other end
     int64_t slots;           // at most kPanel
     int8_t slot[kPanel];     // of each row; negative: in no row of the grid
     double* sum[kPanel];     // of each slot: its row of the grid

@@ -186,7 +186,7 @@ def add_part(
     """Add the weights of a part of one head, (T, S) or (1, T, S), to a grid of cells.
 
     part           of the rows and keys; all else adds nothing and costs nothing
-    rows, cols     (T,), (S,) int64 labels from 0, -1 for none; only those within the part count
+    rows, cols     int64 labels of the part's rows and keys, from 0, -1 for none
     sums, largest  (R, C), sums float64, largest in the dtype of the map's lse; added to, raised
     """
     grid = (rows, cols, sums[None], None if largest is None else largest[None])

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..maps import AttentionMap
-from ..masks import Mask, allowed, documents
+from ..masks import Mask, allowed, causal, documents
 from ..observation import add_part, part_lse
+from ..rules import Band
 from .units import Side
 
 Floats = NDArray[np.float64]
@@ -30,7 +31,8 @@ Cells = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
 _ROWS = 256  # of renormalised rows at a time
-_FEW = 1 << 16  # cells up to which NumPy is as fast as the core's grid
+_CELLS = 1 << 21  # held at a time, of each of few arrays
+_UNKNOWN_SINK = 1e-3  # nats that rounding does not explain
 
 
 class Pool(NamedTuple):
@@ -44,38 +46,55 @@ class Pool(NamedTuple):
     cells: Floats
 
 
+class Leaving:
+    """Keys that are left out: as booleans, and as masks of what stays and of what goes."""
+
+    def __init__(self, keep: Bools, T: int) -> None:
+        self.keep = keep
+        queries = np.zeros(T, np.int64)
+        self.stays = documents(queries, np.where(keep, 0, 1))
+        self.goes = documents(queries, np.where(keep, 1, 0))
+
+
 class Head:
     """One head with its columns left out: weights of any part of it, never (T, S)."""
 
-    def __init__(self, amap: AttentionMap, keep: Bools | None) -> None:
-        self.original = amap
-        self._keep = keep
-        self.map = amap
-        if keep is None:
+    def __init__(self, amap: AttentionMap, leaving: Leaving | None) -> None:
+        self.original, self.map = amap, amap
+        self._leaving = leaving
+        if leaving is None:
             return
         T = amap.shape[-2]
-        self._lse = np.full((1, T), np.nan)
-        self._ready = np.zeros(-(-T // _ROWS), bool)
-        inside = documents(np.zeros(T, np.int64), np.where(keep, 0, 1))
-        self._kept = _with(amap, amap.lse, _both(amap.mask, inside))
-        self.map = _with(amap, self._lse, amap.mask)
+        self._lse, self._ready = np.full((1, T), np.nan), np.zeros(-(-T // _ROWS), bool)
+        self._stays = _with(amap, amap.lse, _both(amap.mask, leaving.stays), amap.sink)
+        self._goes = _with(amap, amap.lse, _both(amap.mask, leaving.goes), None)
+        self.map = _with(amap, self._lse, amap.mask, amap.sink)
 
     def prepare(self, begin: int, end: int) -> None:
         """Find lse' of rows [begin, end), where it is not known."""
-        if self._keep is None:
+        if self._leaving is None:
             return
-        T, S = self.map.shape[-2:]
         for block in range(begin // _ROWS, -(-end // _ROWS)):
             if not self._ready[block]:
-                at = block * _ROWS, min(T, (block + 1) * _ROWS)
-                part_lse(self._kept._call(), (*at, 0, S), self._lse[0])
-                blank = np.isnan(self.original.lse[0, slice(*at)])
-                self._lse[0, slice(*at)][blank] = np.nan
+                self._renormalise(block * _ROWS, min(len(self._lse[0]), (block + 1) * _ROWS))
                 self._ready[block] = True
+
+    def _renormalise(self, begin: int, end: int) -> None:
+        T, S = self.map.shape[-2:]
+        stays, goes = np.empty(T), np.empty(T)
+        for one, out in ((self._stays, stays), (self._goes, goes)):
+            part_lse(one._call(), (begin, end, 0, S), out)
+        own = slice(begin, end)
+        stays, goes, old = stays[own], goes[own], self.original.lse[0, own].astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # Where a row's mass is not all on its keys, a sink that nobody knows of has the rest.
+            rest = old - np.logaddexp(stays, goes) > _UNKNOWN_SINK
+            found = np.where(rest, old + np.log1p(-np.exp(goes - old)), stays)
+        self._lse[0, own] = np.where(np.isnan(old), np.nan, found)
 
     def removed(self, begin: int, end: int) -> Floats:
         """The mass of rows [begin, end) that was left out: 1 - e^(lse' - lse)."""
-        if self._keep is None:
+        if self._leaving is None:
             return np.zeros(end - begin)
         self.prepare(begin, end)
         old = self.original.lse[0, begin:end].astype(np.float64)
@@ -87,8 +106,8 @@ class Head:
         """Weights of a part; what is hidden or left out is 0."""
         self.prepare(rows.start, rows.stop)
         out = cast(Cells, self.map[0, rows, cols].astype(np.float32, copy=False))
-        if self._keep is not None:
-            out[:, ~self._keep[cols]] = 0
+        if self._leaving is not None:
+            out[:, ~self._leaving.keep[cols]] = 0
         return out
 
 
@@ -109,12 +128,19 @@ class Picture:
         cols: Side,
         keep: Bools | None,
     ) -> None:
-        self.heads = [Head(amap, keep) for amap in heads]
+        leaving = None if keep is None else Leaving(keep, len(rows.label))
+        self.heads = [Head(amap, leaving) for amap in heads]
         self.join, self.rows, self.cols, self.keep = join, rows, cols, keep
         self.plain = rows.plain and cols.plain
         label = cols.label if keep is None else np.where(keep, cols.label, -1)
         self._cols = Side(cols.count, label, cols.sizes, cols.first, cols.end)
         self._sight = sight([head.original for head in self.heads])
+
+    @property
+    def nbytes(self) -> int:
+        """What it holds beside the run, about."""
+        kept = 0 if self.keep is None else 8 * (len(self.heads) * len(self.rows.label))
+        return (1 << 12) + kept + (0 if self.keep is None else 40 * len(self.keep))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -129,33 +155,45 @@ class Picture:
         of_cell = tokens // max(1, self.rows.count * self.cols.count)
         return max(1, len(self.heads) * int(q.shape[-1]) * of_cell)
 
-    def cells(
-        self, a: int, b: int, c: int, d: int, *, which: bool = False
-    ) -> tuple[Cells, Cells | None]:
-        """Cells [a, b) x [c, d), NaN where hidden; with `which`, the head that each is of."""
-        total: NDArray[Any] | None = None
-        best = np.zeros((b - a, d - c), np.float32) if which else None
-        for number, head in enumerate(self.heads):
+    def cells(self, a: int, b: int, c: int, d: int) -> Cells:
+        """Cells of rows [a, b) and columns [c, d), NaN where hidden."""
+        values, seen = self._cells(a, b, c, d)
+        out = values.astype(np.float32, copy=False)
+        out[~seen] = np.nan
+        return out
+
+    def which(self, a: int, b: int, c: int, d: int) -> Cells:
+        """The first of the heads that has the largest weight of each of these cells."""
+        best = np.zeros((b - a, d - c), np.float32)
+        most = self._own(self.heads[0], a, b, c, d)
+        for number, head in enumerate(self.heads[1:], 1):
             own = self._own(head, a, b, c, d)
-            if total is None:
-                total = own.astype(np.float64) if self.join == "mean" else own
-            elif self.join == "mean":
-                total += own
-            else:
-                if best is not None:
-                    best[own > total] = number
-                np.maximum(total, own, out=total)
-        assert total is not None
+            best[own > most] = number
+            np.maximum(most, own, out=most)
+        return best
+
+    def _cells(self, a: int, b: int, c: int, d: int) -> tuple[NDArray[Any], Bools]:
+        """Cells, 0 where hidden, and which are not."""
+        total = self._own(self.heads[0], a, b, c, d)
+        if len(self.heads) > 1:
+            total = total.astype(np.float64)
+        add = np.add if self.join == "mean" else np.maximum
+        for head in self.heads[1:]:
+            add(total, self._own(head, a, b, c, d), out=total)
         if self.join == "mean" and len(self.heads) > 1:
             total /= len(self.heads)
-        out = total.astype(np.float32, copy=False)
-        out[~self.visible(a, b, c, d)] = np.nan
-        return out, best
+        return total, self.visible(a, b, c, d)
 
     def visible(self, a: int, b: int, c: int, d: int) -> Bools:
         """Which of these cells is not hidden and not left out."""
-        count = self._count(a, b, c, d, 0)
-        return count > 0
+        if not self.plain or self._sight is None:
+            return self._count(a, b, c, d, 0) > 0
+        mask, (T, S) = cast(Mask, self._sight.mask), self._sight.shape[-2:]
+        seen = mask.seen(np.arange(a, b)[:, None], np.arange(c, d)[None], T, S)
+        out = np.array(np.broadcast_to(seen, (1, b - a, d - c))[0])
+        if self.keep is not None:
+            out[:, ~self.keep[c:d]] = False
+        return out
 
     def removed(self, begin: int, end: int) -> Floats:
         """The mass that units [begin, end) lost: the mean over their tokens and the heads."""
@@ -179,8 +217,11 @@ class Picture:
 
     def pool(self, a: int, b: int, c: int, d: int, level: int, pool: str) -> Pool:
         """Bins of 2^level x 2^level cells of the picture, from cell (a, c) on; cut at (b, d)."""
-        direct = self.plain and (len(self.heads) == 1 or pool == self.join) and level > 0
         shape = -(-(b - a) >> level), -(-(d - c) >> level)
+        if self.plain and _sees(self._sight, (a, b, c, d)) is False:
+            zero = np.zeros(shape)
+            return Pool(zero, zero.astype(np.float32), zero)
+        direct = self.plain and (len(self.heads) == 1 or pool == self.join) and level > 0
         if not direct:
             return self._pool_of_cells(a, b, c, d, level, shape)
         total, most = np.zeros(shape), np.zeros(shape, np.float32)
@@ -200,18 +241,14 @@ class Picture:
         """The same where cells must be known before they are pooled: units, maxima of means."""
         total, most, count = np.zeros(shape), np.zeros(shape, np.float32), np.zeros(shape)
         side = 1 << level
-        step = max(side, (1 << 21) // max(1, d - c) // side * side)
+        step = max(side, _CELLS // max(1, d - c) // side * side)
         for at in range(a, b, step):
             until = min(b, at + step)
-            values, _ = self.cells(at, until, c, d)
-            seen = ~np.isnan(values) | self.visible(at, until, c, d)
+            values, seen = self._cells(at, until, c, d)
             rows = slice((at - a) >> level, ((at - a) >> level) - (-(until - at) >> level))
-            for out, x, add in (
-                (total, np.where(seen, values, 0), np.add),
-                (most, np.where(seen, values, 0), np.maximum),
-                (count, seen, np.add),
-            ):
-                out[rows] = reduced(add, np.asarray(x, out.dtype), level)
+            total[rows] = reduced(np.add, values.astype(np.float64), level)
+            most[rows] = reduced(np.maximum, values.astype(np.float32, copy=False), level)
+            count[rows] = reduced(np.add, seen.astype(np.float64), level)
         return Pool(total, most, count)
 
     def _own(self, head: Head, a: int, b: int, c: int, d: int) -> NDArray[Any]:
@@ -227,23 +264,35 @@ class Picture:
 
     def _count(self, a: int, b: int, c: int, d: int, level: int) -> Floats:
         """How many cells of each bin are not hidden; of units, those of which any token is not."""
-        shape = -(-(b - a) >> level), -(-(d - c) >> level)
-        if self._sight is None:
-            down = _held(self.rows, a, b)
-            across = _held(self._cols, c, d)
-            return np.outer(reduced(np.add, down, level), reduced(np.add, across, level))
-        assert level == 0 or self.plain  # units are counted cell by cell
-        out = np.zeros(shape)
+        assert level == 0 or self.plain or self._sight is None  # units are counted cell by cell
         part = (*self.rows.extent(a, b), *self._cols.extent(c, d))
-        _add(
-            self._sight,
-            part,
-            self.rows.cells(a, b, level),
-            self._cols.cells(c, d, level),
-            out,
-            None,
-        )
+        sees = _sees(self._sight, part)
+        if sees is False:
+            return np.zeros((-(-(b - a) >> level), -(-(d - c) >> level)))
+        down = reduced(np.add, _held(self.rows, a, b), level)
+        across = reduced(np.add, _held(self._cols, c, d), level)
+        if sees or self._sight is None:
+            return np.outer(down, across)
+        out = np.zeros((len(down), len(across)))
+        rows, cols = self.rows.cells(a, b, level), self._cols.cells(c, d, level)
+        _add(self._sight, part, rows, cols, out, None)
         return out
+
+
+def _sees(sight: AttentionMap | None, part: tuple[int, int, int, int]) -> bool | None:
+    """Whether every row of a part sees every key of it, or none does; None: it differs."""
+    if sight is None:
+        return True
+    t0, t1, s0, s1 = part
+    if t0 >= t1 or s0 >= s1:
+        return False
+    runs = cast(Mask, sight.mask).intervals(range(t0, t1), *sight.shape[-2:])
+    met = [(begin, end, every) for begin, end, every in runs if begin < s1 and end > s0]
+    if not met:
+        return False
+    whole = all(every for _, _, every in met)
+    covered = sum(min(end, s1) - max(begin, s0) for begin, end, _ in met)
+    return True if whole and covered == s1 - s0 else None
 
 
 def sight(maps: Sequence[AttentionMap]) -> AttentionMap | None:
@@ -251,16 +300,12 @@ def sight(maps: Sequence[AttentionMap]) -> AttentionMap | None:
 
     None where each may read everything. Queries and keys are broadcast zeros: no memory.
     """
-    rules: dict[tuple[int, int], Mask | None] = {}
-    for amap in maps:
-        rules.setdefault((id(amap.mask), id(amap.bias)), _rule(amap))
-    masks = list(rules.values())
-    if any(mask is None for mask in masks):
-        return None
+    masks = list(dict.fromkeys(_rule(amap) for amap in maps))
     whole = masks[0]
     for mask in masks[1:]:
-        assert whole is not None and mask is not None
-        whole = whole | mask
+        whole = None if whole is None or mask is None else whole | mask
+    if whole is None:
+        return None
     T, S = maps[0].shape[-2:]
     zero = np.float32(0)
     return AttentionMap(
@@ -290,9 +335,22 @@ def _rule(amap: AttentionMap) -> Mask | None:
     if isinstance(bias, np.ndarray) and np.isneginf(bias).any():
         rule = _both(rule, allowed(~np.isneginf(bias)))
     elif getattr(bias, "values", None) is not None and np.isneginf(bias.values).any():
-        T, S = amap.shape[-2:]
-        rule = _both(rule, allowed(~np.isneginf(bias.to_array(T, S))))
+        rule = _both(rule, _at_distances(~np.isneginf(bias.values.reshape(-1)), bias.first))
     return cast("Mask | None", rule)
+
+
+def _at_distances(seen: Bools, first: int) -> Mask:
+    """The keys at distances first + i with seen[i]; the ends go on for ever."""
+    edges = np.flatnonzero(np.diff(np.pad(seen.astype(np.int8), 1)))
+    bands: list[Mask] = []
+    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        nearest = None if begin == 0 else -(first + begin)
+        farthest = None if end == len(seen) else -(first + end - 1)
+        bands.append(Band(f"distances({first + begin}, {first + end})", farthest, nearest, None))
+    whole = bands[0] if bands else ~causal() & causal()
+    for band in bands[1:]:
+        whole = whole | band
+    return whole
 
 
 def _both(mask: Any, other: Mask) -> Mask:
@@ -301,8 +359,8 @@ def _both(mask: Any, other: Mask) -> Mask:
     return (allowed(mask) if isinstance(mask, np.ndarray) else cast(Mask, mask)) & other
 
 
-def _with(amap: AttentionMap, lse: NDArray[Any], mask: Any) -> AttentionMap:
-    """The same map with another lse and mask."""
+def _with(amap: AttentionMap, lse: NDArray[Any], mask: Any, sink: Any) -> AttentionMap:
+    """The same map with another lse, mask and sink."""
     return AttentionMap(
         amap.q,
         amap.k,
@@ -311,14 +369,17 @@ def _with(amap: AttentionMap, lse: NDArray[Any], mask: Any) -> AttentionMap:
         bias=amap.bias,
         scale=amap.scale,
         softcap=amap.softcap,
-        sink=amap.sink,
+        sink=sink,
     )
 
 
 def _held(side: Side, begin: int, end: int) -> Floats:
     """(end - begin,) 1 for each unit that has a token."""
-    sizes = np.bincount(side.label[side.label >= 0], minlength=side.count)
-    return (sizes[begin:end] > 0).astype(np.float64)
+    a, b = side.extent(begin, end)
+    own = side.label[a:b]
+    out = np.zeros(end - begin)
+    out[own[(own >= begin) & (own < end)] - begin] = 1
+    return out
 
 
 def _add(

@@ -191,6 +191,8 @@ def _distance(x: float, begin: float, end: float) -> float:
 def _rectangles(cells: NDArray[np.bool_]) -> list[Rectangle]:
     """The true cells as [top, bottom) x [left, right): runs of rows that are alike."""
     out: list[Rectangle] = []
+    if not cells.any():
+        return out
     open_: dict[tuple[int, int], int] = {}
     for row in range(len(cells) + 1):
         runs: set[tuple[int, int]] = set()

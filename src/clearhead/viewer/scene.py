@@ -38,7 +38,8 @@ from .units import UNITS, Side
 
 ROOM_BYTES = 256 << 20  # of one scene's tiles
 _MOST_CELLS = 1 << 20
-_PICTURES = 64  # whose tables are kept
+_TABLE_BYTES = 128 << 20  # of heads, pictures, sums
+_SMALL = 1 << 12
 _TOP_LEVEL = 40
 
 MEASURES = {
@@ -83,7 +84,7 @@ class Scene:
         self.run = run
         self._shelf = Shelf(ROOM_BYTES) if shelf is None else shelf
         self._own = object()  # tells this scene's tiles from others'
-        self._pictures = Shelf(_PICTURES)  # counted, not weighed
+        self._tables = Shelf(_TABLE_BYTES)
 
     def answer(
         self,
@@ -169,13 +170,13 @@ class Scene:
         """The map (1, T, S) of one head."""
         from ..models.answers import one_head
 
-        return self._pictures.get(
-            ("head", layer, head), lambda: (one_head(self.run.map(layer), head), 1)
+        return self._tables.get(
+            ("head", layer, head), lambda: (one_head(self.run.map(layer), head), _SMALL)
         )
 
     def _sinks(self, heads: tuple[tuple[int, int], ...]) -> Sinks:
-        found: Sinks = self._pictures.get(
-            ("sinks", heads), lambda: (sinks.find([self._head(*one) for one in heads]), 1)
+        found: Sinks = self._tables.get(
+            ("sinks", heads), lambda: (sinks.find([self._head(*one) for one in heads]), _SMALL)
         )
         return found
 
@@ -200,9 +201,10 @@ class Scene:
         def make() -> tuple[Picture, int]:
             maps = [self._head(*one) for one in asked.heads]
             rows, cols = self._sides[asked.unit]
-            return Picture(maps, asked.join, rows, cols, self._keep(asked)), 1
+            made = Picture(maps, asked.join, rows, cols, self._keep(asked))
+            return made, made.nbytes
 
-        return asked, self._pictures.get(("picture", asked), make)
+        return asked, self._tables.get(("picture", asked), make)
 
     def _about(self, arguments: Mapping[str, Any]) -> Answer:
         run = self.run
@@ -263,8 +265,9 @@ class Scene:
         R, C = picture.shape
         index = whole("index", arguments.get("index"), R)
         several = asked.join == "max" and len(asked.heads) > 1
-        values, which = picture.cells(index, index + 1, 0, C, which=several)
-        arrays = [values[0]] if which is None else [values[0], which[0]]
+        arrays = [picture.cells(index, index + 1, 0, C)[0]]
+        if several:
+            arrays.append(picture.which(index, index + 1, 0, C)[0])
         return Answer({"removed": float(picture.removed(index, index + 1)[0])}, arrays)
 
     def _column(self, arguments: Mapping[str, Any]) -> Answer:
@@ -272,8 +275,10 @@ class Scene:
         R, C = picture.shape
         index = whole("index", arguments.get("index"), C)
         several = asked.join == "max" and len(asked.heads) > 1
-        values, which = picture.cells(0, R, index, index + 1, which=several)
-        return Answer({}, [x[:, 0] for x in (values, which) if x is not None])
+        arrays = [picture.cells(0, R, index, index + 1)[:, 0]]
+        if several:
+            arrays.append(picture.which(0, R, index, index + 1)[:, 0])
+        return Answer({}, arrays)
 
     def _window(self, arguments: Mapping[str, Any]) -> Answer:
         _, picture = self._picture(arguments)
@@ -283,7 +288,7 @@ class Scene:
         cells = (rows[1] - rows[0]) * (columns[1] - columns[0])
         if cells > _MOST_CELLS:
             raise ValueError(f"window: is {cells:,} cells, must be at most {_MOST_CELLS:,}")
-        return Answer({}, [picture.cells(*rows, *columns)[0]])
+        return Answer({}, [picture.cells(*rows, *columns)])
 
     def _removed(self, arguments: Mapping[str, Any]) -> Answer:
         asked, picture = self._picture(arguments)
@@ -305,9 +310,9 @@ class Scene:
     def _heads(self, arguments: Mapping[str, Any]) -> Answer:
         def make() -> tuple[Any, int]:
             table = self.run.heads()
-            return [table.columns[name].astype(np.float32) for name in MEASURES], 1
+            return [table.columns[name].astype(np.float32) for name in MEASURES], _SMALL
 
-        return Answer({"measures": MEASURES}, self._pictures.get(("heads",), make))
+        return Answer({"measures": MEASURES}, self._tables.get(("heads",), make))
 
     def _across(self, arguments: Mapping[str, Any]) -> Answer:
         run = self.run
@@ -343,9 +348,9 @@ class Scene:
                 found = _by_unit(cols, rollout_row(maps, x / x.sum()))
             else:
                 found = _by_unit(rows, rollout_column(maps, x)) / np.maximum(rows.sizes, 1)
-            return found.astype(np.float32), 1
+            return found.astype(np.float32), found.nbytes
 
-        return Answer({}, [self._pictures.get(("rollout", unit, direction, index), make)])
+        return Answer({}, [self._tables.get(("rollout", unit, direction, index), make)])
 
     def _steps(self, arguments: Mapping[str, Any]) -> Answer:
         run = self.run

@@ -45,7 +45,7 @@ def find(maps: Sequence[AttentionMap]) -> Sinks:
     stretches = _sample(T, len(maps) * S * maps[0].q.shape[-1])
     received, seen, even = np.zeros(S), np.zeros(S), np.zeros(S)
     view = sight(maps)
-    keys, row_of = np.arange(S), np.full(T, -1, np.int64)
+    keys = np.arange(S)
     for begin, end in stretches:
         for amap in maps:
             add_received(amap._call(), (begin, end, 0, S), received)
@@ -53,10 +53,9 @@ def find(maps: Sequence[AttentionMap]) -> Sinks:
             seen += end - begin
             even += (end - begin) / S
             continue
-        row_of[begin:end] = np.arange(end - begin)
         visible = np.zeros((end - begin, S))
-        add_part(view._call(), (begin, end, 0, S), row_of, keys, visible)
-        row_of[begin:end] = -1
+        rows = np.arange(end - begin)
+        add_part(view._call(), (begin, end, 0, S), rows, keys, visible)
         seen += visible.sum(0)
         even += (visible / np.maximum(visible.sum(1), 1)[:, None]).sum(0)
     share = received / (len(maps) * np.maximum(seen, 1))

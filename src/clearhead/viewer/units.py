@@ -14,6 +14,7 @@ A special token is a unit of its own at every level.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,25 +62,25 @@ class Side:
     first: Ints
     end: Ints
 
-    @property
+    @cached_property
     def plain(self) -> bool:
         """Whether units are the tokens themselves."""
         return self.count == len(self.label) and bool((self.sizes == 1).all())
 
     def extent(self, begin: int, end: int) -> tuple[int, int]:
         """The tokens [a, b) among which units [begin, end) lie."""
+        if self.plain:
+            return begin, end
         has = self.sizes[begin:end] > 0
         if not has.any():
             return 0, 0
         return int(self.first[begin:end][has].min()), int(self.end[begin:end][has].max())
 
     def cells(self, begin: int, end: int, level: int) -> Ints:
-        """(n,) the cell, of 2^level units from `begin` on, that each token is in; else -1."""
-        out = np.full(len(self.label), -1, np.int64)
+        """The cell, of 2^level units from `begin` on, of each token of `extent`; else -1."""
         a, b = self.extent(begin, end)
         own = self.label[a:b]
-        out[a:b] = np.where((own >= begin) & (own < end), (own - begin) >> level, -1)
-        return out
+        return np.where((own >= begin) & (own < end), (own - begin) >> level, -1)
 
 
 def side(label: Ints, count: int) -> Side:
