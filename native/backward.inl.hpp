@@ -59,9 +59,6 @@ void weights_tile(const GradientPanel& panel, const GradientBlock& block, const 
     const bool plain = panel.cap_factor == 0 && !block.bias;
     Vec<Real> x[Rows][Vecs];
     // From 0, not from -shift: an lse of 8 would cost a score of 0.1 six of its bits at every step.
-    for (auto& scores : x) {
-        for (auto& s : scores) s = zero;
-    }
     multiply<Real, Rows, Vecs>(a.data + row * a.row, a.row, a.col, panel.D,
                                real<Real>(panel.xt) + lane, x);
     for (int j = 0; j < Vecs; ++j) {
@@ -99,9 +96,6 @@ void gradient_tile(const GradientPanel& panel, const GradientBlock& block, const
     const bool has_slope =
         panel.cap_factor != 0 && (step == GradientStep::queries || step == GradientStep::keys);
     Vec<Real> x[Rows][Vecs];
-    for (auto& products : x) {
-        for (auto& dp : products) dp = zero;  // as above
-    }
     multiply<Real, Rows, Vecs>(b.data + row * b.row, b.row, b.col, panel.E,
                                real<Real>(panel.yt) + lane, x);
     for (int j = 0; j < Vecs; ++j) {
@@ -129,15 +123,6 @@ void gradient_tile(const GradientPanel& panel, const GradientBlock& block, const
             S::store(sums, S::add(S::load(sums), sum));
         }
     }
-}
-
-// Calls f(row, number of rows as a constant) for all rows of a block.
-template <class Real, class F>
-inline void for_rows(int64_t count, F f) {
-    constexpr int Rows = Simd<Real>::kTileRows;
-    int64_t row = 0;
-    for (; row + Rows <= count; row += Rows) f.template operator()<Rows>(row);
-    for (; row < count; ++row) f.template operator()<1>(row);
 }
 
 template <class Real>

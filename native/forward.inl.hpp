@@ -9,9 +9,9 @@
 namespace clearhead {
 namespace {
 
-// The reference maximum of a row may lag behind the true one by this much (in log2 units): weights
-// then reach 2^8 at most, and the state is rescaled almost never after the first tile.
-constexpr int kSlack = 8;
+// The reference maximum of a row may lag behind the true one by this much (in log2 units): its
+// weights then reach 2^4, and the state is rescaled almost never after the first tile.
+constexpr int kSlack = 4;
 
 template <class Real>
 constexpr Real kLowest = -__builtin_inff();
@@ -45,7 +45,6 @@ void begin(Panel& panel) {
     }
     for (int64_t at = 0; at < panel.E * kPanel; at += S::kLanes)
         S::store(state.ot + at, S::set1(0));
-    panel.all_seen = has_sink;
 }
 
 // Moves the reference of some rows from m to `to`, and rescales what they have gathered by
@@ -101,18 +100,19 @@ void raise_reference(const State<Real>& state, int64_t E, int64_t key, int64_t r
     }
 }
 
-// Scores that the product alone does not give, in P: softcap, bias, reference and mask.
+// Scores from products, in P: factor, softcap, bias, reference and mask.
 template <class Real>
 void adjust(const Panel& panel, const Block& block, int64_t key, int64_t keys, int64_t column) {
     using S = Simd<Real>;
     const State<Real> state(panel, column);
     const Vec<Real> lowest = S::set1(kLowest<Real>), m = S::load(state.m);
     const Vec<Real> shift = S::select(S::equal(m, lowest), S::set1(0), m);
+    const Vec<Real> factor = S::set1(Real(panel.s_factor)), cap = S::set1(Real(panel.cap_factor));
     const Real* bias = static_cast<const Real*>(block.bias);
     for (int64_t i = key; i < key + keys; ++i) {
         Vec<Real> s = S::load(state.p + i * kPanel);
-        s = S::mul(s, S::set1(Real(panel.s_factor)));
-        if (panel.cap_factor != 0) s = S::mul(tanh<Real>(s), S::set1(Real(panel.cap_factor)));
+        s = S::mul(s, factor);
+        if (panel.cap_factor != 0) s = S::mul(tanh<Real>(s), cap);
         if (bias) s = S::add(s, S::load(bias + i * kPanel + column));
         s = S::sub(s, shift);
         if (block.visible) s = S::select(S::bits(block.visible[i] >> column), s, lowest);
@@ -120,17 +120,16 @@ void adjust(const Panel& panel, const Block& block, int64_t key, int64_t keys, i
     }
 }
 
-// The rare way from scores to weights, in memory. Returns whether the references have moved so far
-// that the tile must be scored again, which happens once at the most.
+// From products to weights, in memory. Returns whether the references have moved so far that the
+// tile must be scored again, which happens once at the most.
 template <class Real>
-__attribute__((noinline)) bool settle(const Panel& panel, const Block& block, int64_t key,
-                                      int64_t keys, int64_t column, int64_t vecs, bool plain,
-                                      bool again) {
+bool settle(const Panel& panel, const Block& block, int64_t key, int64_t keys, int64_t column,
+            int64_t vecs, bool again) {
     using S = Simd<Real>;
     const int64_t end = column + vecs * S::kLanes;
     bool lifted = false;
     for (int64_t lane = column; lane < end; lane += S::kLanes) {
-        if (!plain) adjust<Real>(panel, block, key, keys, lane);
+        adjust<Real>(panel, block, key, keys, lane);
         if (!again) lifted |= lift(State<Real>(panel, lane), panel.E, key, keys);
     }
     if (lifted) return true;
@@ -139,7 +138,7 @@ __attribute__((noinline)) bool settle(const Panel& panel, const Block& block, in
         raise_reference(state, panel.E, key, keys);
         Vec<Real> sum = S::load(state.l_block);
         for (int64_t i = key; i < key + keys; ++i) {
-            const Vec<Real> p = exp2<Real>(S::load(state.p + i * kPanel));
+            const Vec<Real> p = exp2_of_any<Real>(S::load(state.p + i * kPanel));
             S::store(state.p + i * kPanel, p);
             sum = S::add(sum, p);
         }
@@ -148,89 +147,114 @@ __attribute__((noinline)) bool settle(const Panel& panel, const Block& block, in
     return false;
 }
 
-// Weights of the block's keys [key, key + Keys) for Vecs vectors of rows from `column` on, into P.
-// The accumulators start at 0 and are scaled behind the sum, so that a score is the same to the bit
-// as in the backward pass: delta, made of these weights, is then that of its weights too. They
-// never leave the registers unless the rare way is needed: nothing here may take their address, and
-// the loops over them are unrolled before the compiler decides where they live.
+// q . k of the block's keys [key, key + Keys) for Vecs vectors of rows from `column` on. The sums
+// start at 0 and are scaled afterwards, so that a score is the same to the bit as in the backward
+// pass: delta, made of these weights, is then that of its weights too.
 template <class Real, int Keys, int Vecs>
-void weigh(const Panel& panel, const Block& block, const Source<Real>& k, int64_t key,
-           int64_t column, bool again = false) {
+inline __attribute__((always_inline)) void products(const Panel& panel, const Source<Real>& k,
+                                                    int64_t key, int64_t column,
+                                                    Vec<Real> (&x)[Keys][Vecs]) {
+    multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
+                               static_cast<const Real*>(panel.qt) + column, x);
+}
+
+// The rare way to weights: where some row's reference is -inf or must move, and where a score is
+// more than a product.
+template <class Real, int Keys, int Vecs>
+__attribute__((noinline)) void weigh_rarely(const Panel& panel, const Block& block,
+                                            const Source<Real>& k, int64_t key, int64_t column) {
+    using S = Simd<Real>;
+    for (int turn = 0; turn < 2; ++turn) {
+        Vec<Real> x[Keys][Vecs];
+        products<Real, Keys, Vecs>(panel, k, key, column, x);
+#pragma GCC unroll 8
+        for (int i = 0; i < Keys; ++i) {
+#pragma GCC unroll 8
+            for (int j = 0; j < Vecs; ++j) {
+                S::store(static_cast<Real*>(panel.p) + (key + i) * kPanel + column + j * S::kLanes,
+                         x[i][j]);
+            }
+        }
+        if (!settle<Real>(panel, block, key, Keys, column, Vecs, turn > 0)) return;
+    }
+}
+
+// Weights of the same keys and rows, into P. Whether a reference must move is asked of the weights'
+// sum, which is needed anyway: a maximum over the scores would be one more operation a score. The
+// products never leave the registers: nothing here may take their address, and the loops over them
+// are unrolled before the compiler decides where they live. Returns false where it is not to be
+// done this way; what P holds then means nothing.
+template <class Real, int Keys, int Vecs>
+inline __attribute__((always_inline)) bool weigh(const Panel& panel, const Block& block,
+                                                 const Source<Real>& k, int64_t key,
+                                                 int64_t column) {
     using S = Simd<Real>;
     constexpr int L = S::kLanes;
     const State<Real> state(panel, column);
-    const Vec<Real> zero = S::set1(0), lowest = S::set1(kLowest<Real>);
-    const bool plain = panel.cap_factor == 0 && !block.bias;
-
-    Vec<Real> x[Keys][Vecs];
+    Vec<Real> x[Keys][Vecs], sum[Vecs];
+    products<Real, Keys, Vecs>(panel, k, key, column, x);
+    const Vec<Real> factor = S::set1(Real(panel.s_factor));
 #pragma GCC unroll 8
     for (int j = 0; j < Vecs; ++j) {
+        const Vec<Real> shift = S::load(state.m + j * L);
+        // Not in one step: the score that is the reference must differ from it by 0.
 #pragma GCC unroll 8
-        for (int i = 0; i < Keys; ++i) x[i][j] = zero;
+        for (int i = 0; i < Keys; ++i) x[i][j] = S::sub(S::mul(x[i][j], factor), shift);
     }
-    multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
-                               static_cast<const Real*>(panel.qt) + column, x);
-    bool settled = false;
-    if (plain) {
-        const Vec<Real> factor = S::set1(Real(panel.s_factor));
+    if (block.visible) {
+        const Vec<Real> lowest = S::set1(kLowest<Real>);
 #pragma GCC unroll 8
-        for (int j = 0; j < Vecs; ++j) {
-            const Vec<Real> m = S::load(state.m + j * L);
-            const Vec<Real> shift = S::select(S::equal(m, lowest), zero, m);
-            // Not in one step: the score that is the reference must differ from it by 0.
+        for (int i = 0; i < Keys; ++i) {
+            const uint64_t seen = block.visible[key + i] >> column;
 #pragma GCC unroll 8
-            for (int i = 0; i < Keys; ++i) x[i][j] = S::sub(S::mul(x[i][j], factor), shift);
-        }
-        if (block.visible) {
-#pragma GCC unroll 8
-            for (int i = 0; i < Keys; ++i) {
-                const uint64_t seen = block.visible[key + i] >> column;
-#pragma GCC unroll 8
-                for (int j = 0; j < Vecs; ++j) {
-                    x[i][j] = S::select(S::bits(seen >> (j * L)), x[i][j], lowest);
-                }
+            for (int j = 0; j < Vecs; ++j) {
+                x[i][j] = S::select(S::bits(seen >> (j * L)), x[i][j], lowest);
             }
         }
-        Vec<Real> top = lowest;  // max() keeps its second operand beside a NaN: top is never one
-#pragma GCC unroll 8
-        for (int i = 0; i < Keys; ++i) {
-#pragma GCC unroll 8
-            for (int j = 0; j < Vecs; ++j) top = S::max(x[i][j], top);
-        }
-        settled = panel.all_seen && !S::any(S::greater(top, S::set1(kSlack)));
-    }
-    if (__builtin_expect(!settled, 0)) {
-#pragma GCC unroll 8
-        for (int i = 0; i < Keys; ++i) {
-#pragma GCC unroll 8
-            for (int j = 0; j < Vecs; ++j) S::store(state.p + (key + i) * kPanel + j * L, x[i][j]);
-        }
-        if (settle<Real>(panel, block, key, Keys, column, Vecs, plain, again)) {
-            weigh<Real, Keys, Vecs>(panel, block, k, key, column, true);
-        }
-        return;
     }
 #pragma GCC unroll 8
     for (int j = 0; j < Vecs; ++j) {
-        Vec<Real> sum = S::load(state.l_block + j * L);
 #pragma GCC unroll 8
         for (int i = 0; i < Keys; ++i) {
-            const Vec<Real> p = exp2<Real>(x[i][j]);
+            const Vec<Real> p = exp2_of_any<Real>(x[i][j]);
             S::store(state.p + (key + i) * kPanel + j * L, p);
-            sum = S::add(sum, p);
+            sum[j] = i == 0 ? p : S::add(sum[j], p);
         }
-        S::store(state.l_block + j * L, sum);
     }
+    // Weights within the slack stay below half of this, others and NaN do not.
+    constexpr Real kBound = 2 * Keys * Vecs << kSlack;
+    Vec<Real> total = sum[0];
+#pragma GCC unroll 8
+    for (int j = 1; j < Vecs; ++j) total = S::add(total, sum[j]);
+    if (__builtin_expect(!S::all(S::greater(S::set1(kBound), total)), 0)) return false;
+#pragma GCC unroll 8
+    for (int j = 0; j < Vecs; ++j) {
+        S::store(state.l_block + j * L, S::add(S::load(state.l_block + j * L), sum[j]));
+    }
+    return true;
+}
+
+// Whether all rows of these vectors have seen a key, or are beyond the panel's last.
+template <class Real>
+bool all_seen(const State<Real>& state, int64_t vecs) {
+    using S = Simd<Real>;
+    bool seen = true;
+    for (int64_t j = 0; j < vecs; ++j) {
+        seen &= !S::any(S::equal(S::load(state.m + j * S::kLanes), S::set1(kLowest<Real>)));
+    }
+    return seen;
 }
 
 template <class Real, int Vecs>
 void weigh_block(const Panel& panel, const Block& block, const Source<Real>& k, int64_t column) {
-    constexpr int Keys = Simd<Real>::kTileRows;
-    int64_t key = 0;
-    for (; key + Keys <= block.count; key += Keys) {
-        weigh<Real, Keys, Vecs>(panel, block, k, key, column);
-    }
-    for (; key < block.count; ++key) weigh<Real, 1, Vecs>(panel, block, k, key, column);
+    const State<Real> state(panel, column);
+    const bool plain = panel.cap_factor == 0 && !block.bias;
+    bool quick = plain && all_seen(state, Vecs);
+    for_rows<Real>(block.count, [&]<int Keys>(int64_t key) {
+        if (quick && weigh<Real, Keys, Vecs>(panel, block, k, key, column)) return;
+        weigh_rarely<Real, Keys, Vecs>(panel, block, k, key, column);
+        quick = plain && all_seen(state, Vecs);
+    });
 }
 
 template <class Real>
@@ -248,14 +272,9 @@ void attend(Panel& panel, const Block& block) {
     });
     mix(v, block, panel.E, panel.rows, state.p, state.ot);
 
-    bool all_seen = true;
     for (int64_t r = 0; r < kPanel; r += S::kLanes) {
         S::store(state.l + r, S::add(S::load(state.l + r), S::load(state.l_block + r)));
-        if (!panel.all_seen) {
-            all_seen &= !S::any(S::equal(S::load(state.m + r), S::set1(kLowest<Real>)));
-        }
     }
-    panel.all_seen = all_seen;
 }
 
 template <class Real>

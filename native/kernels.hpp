@@ -50,7 +50,6 @@ struct Panel {
     void* l;            // [kPanel] sum of 2^(s - m)
     void* k_rows;       // [kBlock][D], where k must be converted
     void* v_rows;       // [kBlock][E], where v must be converted
-    int32_t all_seen;   // every row has seen a key: the fast path may compare against m
 };
 
 // One panel of a backward pass. Its lanes are queries (x = q, y = dout, against rows a = k, b = v)

@@ -46,6 +46,7 @@ struct Simd<float> {
     static Vec div(Vec a, Vec b) { return _mm256_div_ps(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
     static Vec max(Vec limit, Vec x) { return _mm256_max_ps(limit, x); }
+    static Vec min(Vec limit, Vec x) { return _mm256_min_ps(limit, x); }
     static Mask greater(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
     static Mask equal(Vec a, Vec b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
     static Mask bits(uint64_t b) {
@@ -54,6 +55,7 @@ struct Simd<float> {
         return _mm256_castsi256_ps(_mm256_cmpeq_epi32(own, lane));
     }
     static bool any(Mask m) { return _mm256_movemask_ps(m) != 0; }
+    static bool all(Mask m) { return _mm256_movemask_ps(m) == 0xff; }
     static uint64_t to_bits(Mask m) { return static_cast<uint64_t>(_mm256_movemask_ps(m)); }
     static Mask both(Mask a, Mask b) { return _mm256_and_ps(a, b); }
     static Mask either(Mask a, Mask b) { return _mm256_or_ps(a, b); }
@@ -134,6 +136,7 @@ struct Simd<double> {
     static Vec div(Vec a, Vec b) { return _mm256_div_pd(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_pd(a, b, c); }
     static Vec max(Vec limit, Vec x) { return _mm256_max_pd(limit, x); }
+    static Vec min(Vec limit, Vec x) { return _mm256_min_pd(limit, x); }
     static Mask greater(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_GT_OQ); }
     static Mask equal(Vec a, Vec b) { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
     static Mask bits(uint64_t b) {
@@ -142,6 +145,7 @@ struct Simd<double> {
         return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(all, lane), lane));
     }
     static bool any(Mask m) { return _mm256_movemask_pd(m) != 0; }
+    static bool all(Mask m) { return _mm256_movemask_pd(m) == 0xf; }
     static uint64_t to_bits(Mask m) { return static_cast<uint64_t>(_mm256_movemask_pd(m)); }
     static Mask both(Mask a, Mask b) { return _mm256_and_pd(a, b); }
     static Mask either(Mask a, Mask b) { return _mm256_or_pd(a, b); }

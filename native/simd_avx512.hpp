@@ -47,14 +47,19 @@ struct Simd<float> {
     static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
     // The second operand where either is NaN: max(limit, x) lets a NaN in x through.
     static Vec max(Vec limit, Vec x) { return _mm512_max_ps(limit, x); }
+    static Vec min(Vec limit, Vec x) { return _mm512_min_ps(limit, x); }
     static Mask greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
     static Mask equal(Vec a, Vec b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
     static Mask bits(uint64_t b) { return static_cast<Mask>(b); }
     static bool any(Mask m) { return m != 0; }
+    static bool all(Mask m) { return m == 0xffff; }
     static uint64_t to_bits(Mask m) { return m; }
     static Mask both(Mask a, Mask b) { return a & b; }
     static Mask either(Mask a, Mask b) { return a | b; }
     static Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_ps(m, no, yes); }
+    // x less the nearest integer, and x 2^n for an integral n: right at infinities, saturating.
+    static Vec fraction(Vec x) { return _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT); }
+    static Vec scale(Vec x, Vec n) { return _mm512_scalef_ps(x, n); }
     // 2^n from the bits of n + bias: the integer sits in the low mantissa bits of `n`.
     static Vec pow2(Vec n) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(n), 23));
@@ -133,14 +138,18 @@ struct Simd<double> {
     static Vec div(Vec a, Vec b) { return _mm512_div_pd(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_pd(a, b, c); }
     static Vec max(Vec limit, Vec x) { return _mm512_max_pd(limit, x); }
+    static Vec min(Vec limit, Vec x) { return _mm512_min_pd(limit, x); }
     static Mask greater(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_GT_OQ); }
     static Mask equal(Vec a, Vec b) { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
     static Mask bits(uint64_t b) { return static_cast<Mask>(b); }
     static bool any(Mask m) { return m != 0; }
+    static bool all(Mask m) { return m == 0xff; }
     static uint64_t to_bits(Mask m) { return m; }
     static Mask both(Mask a, Mask b) { return a & b; }
     static Mask either(Mask a, Mask b) { return a | b; }
     static Vec select(Mask m, Vec yes, Vec no) { return _mm512_mask_blend_pd(m, no, yes); }
+    static Vec fraction(Vec x) { return _mm512_reduce_pd(x, _MM_FROUND_TO_NEAREST_INT); }
+    static Vec scale(Vec x, Vec n) { return _mm512_scalef_pd(x, n); }
     static Vec pow2(Vec n) {
         return _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(n), 52));
     }

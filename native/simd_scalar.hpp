@@ -69,10 +69,12 @@ struct Simd {
     static Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
     // The second operand where either is NaN: max(limit, x) lets a NaN in x through.
     static Vec max(Vec limit, Vec x) { return limit > x ? limit : x; }
+    static Vec min(Vec limit, Vec x) { return limit < x ? limit : x; }
     static Mask greater(Vec a, Vec b) { return a > b; }
     static Mask equal(Vec a, Vec b) { return a == b; }
     static Mask bits(uint64_t b) { return b & 1; }
     static bool any(Mask m) { return m; }
+    static bool all(Mask m) { return m; }
     static uint64_t to_bits(Mask m) { return m; }
     static Mask both(Mask a, Mask b) { return a && b; }
     static Mask either(Mask a, Mask b) { return a || b; }

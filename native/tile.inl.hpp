@@ -10,23 +10,36 @@ namespace {
 template <class Real>
 using Vec = typename Simd<Real>::Vec;
 
-// sum[i][j] += sum over n < count of a[i * outer + n * inner] * panel[n][column j]: an outer
-// product at each n. 6 x 4 vectors of AVX-512 fill 24 of 32 registers and read 10 values for 24
-// fused multiply-adds, well under the two loads a cycle that would make loads the limit.
+// sum[i][j] = sum over n < count of a[i * outer + n * inner] * panel[n][column j]: an outer product
+// at each n. 6 x 4 vectors of AVX-512 fill 24 of 32 registers and read 10 values for 24 fused
+// multiply-adds, well under the two loads a cycle that would make loads the limit.
+//
+// The sums stay in registers from here to their last use only if all loops over them are unrolled
+// before the compiler decides where they live: hence the pragmas, here and at the callers.
 template <class Real, int Rows, int Vecs>
 inline __attribute__((always_inline)) void multiply(const Real* a, int64_t outer, int64_t inner,
                                                     int64_t count, const Real* panel,
                                                     Vec<Real> (&sum)[Rows][Vecs]) {
     using S = Simd<Real>;
     const Real* row[Rows];
-    for (int i = 0; i < Rows; ++i) row[i] = a + i * outer;
+    row[0] = a;
+#pragma GCC unroll 8
+    for (int i = 1; i < Rows; ++i) row[i] = row[i - 1] + outer;
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 8
+        for (int j = 0; j < Vecs; ++j) sum[i][j] = S::set1(0);
+    }
     // Four steps a turn: the branch predictor then sees the end of a loop over D = 64 coming.
 #pragma GCC unroll 4
     for (int64_t n = 0; n < count; ++n) {
         Vec<Real> x[Vecs];
+#pragma GCC unroll 8
         for (int j = 0; j < Vecs; ++j) x[j] = S::load(panel + n * kPanel + j * S::kLanes);
+#pragma GCC unroll 8
         for (int i = 0; i < Rows; ++i) {
             const Vec<Real> b = S::set1(row[i][n * inner]);
+#pragma GCC unroll 8
             for (int j = 0; j < Vecs; ++j) sum[i][j] = S::fma(b, x[j], sum[i][j]);
         }
     }
@@ -64,28 +77,51 @@ struct Exp2<double> {
                                                4.0780717860928704165e-10};
 };
 
-// r and 2^n of the split above; `tail` is (2^r - 1) / r, for exp2 and, where 1 must not swallow a
-// small x, tanh.
+// (2^r - 1) / r: for exp2 and, where 1 must not swallow a small x, tanh.
+template <class Real>
+inline __attribute__((always_inline)) Vec<Real> exp2_tail(Vec<Real> r) {
+    using S = Simd<Real>;
+    constexpr auto& c = Exp2<Real>::kCoefficients;
+    constexpr int degree = sizeof(c) / sizeof(Real) - 1;
+    Vec<Real> tail = S::set1(c[degree]);
+#pragma GCC unroll 16
+    for (int k = degree - 1; k >= 1; --k) tail = S::fma(tail, r, S::set1(c[k]));
+    return tail;
+}
+
+// r and 2^n of the split above.
 template <class Real>
 inline __attribute__((always_inline)) void split_exp2(Vec<Real> x, Vec<Real>& r, Vec<Real>& tail,
                                                       Vec<Real>& power) {
     using S = Simd<Real>;
-    constexpr auto& c = Exp2<Real>::kCoefficients;
-    constexpr int degree = sizeof(c) / sizeof(Real) - 1;
     x = S::max(S::set1(Exp2<Real>::kLowest), x);
     const Vec<Real> n = S::add(x, S::set1(Exp2<Real>::kRound));
     r = S::sub(x, S::sub(n, S::set1(Exp2<Real>::kRound)));
-    tail = S::set1(c[degree]);
-    for (int k = degree - 1; k >= 1; --k) tail = S::fma(tail, r, S::set1(c[k]));
+    tail = exp2_tail<Real>(r);
     power = S::pow2(n);
 }
 
+// For x up to the largest exponent.
 template <class Real>
 inline __attribute__((always_inline)) Vec<Real> exp2(Vec<Real> x) {
     using S = Simd<Real>;
     Vec<Real> r, tail, power;
     split_exp2<Real>(x, r, tail, power);
     return S::mul(S::fma(tail, r, S::set1(1)), power);
+}
+
+// For any x: what is too large becomes infinite. Where the instruction set splits and scales by
+// itself, this costs 9 operations instead of 13; weights below the smallest normal number then come
+// out subnormal instead of 0.
+template <class Real>
+inline __attribute__((always_inline)) Vec<Real> exp2_of_any(Vec<Real> x) {
+    using S = Simd<Real>;
+    if constexpr (requires { S::fraction(x); }) {
+        const Vec<Real> r = S::fraction(x);
+        return S::scale(S::fma(exp2_tail<Real>(r), r, S::set1(1)), S::sub(x, r));
+    } else {
+        return exp2<Real>(S::min(S::set1(1 - Exp2<Real>::kLowest), x));
+    }
 }
 
 // tanh x = z / (z + 2) with z = e^2x - 1 = 2^n (2^r - 1) + (2^n - 1), accurate near 0 as well.
@@ -243,17 +279,33 @@ inline void for_columns(int64_t rows, F f) {
     }
 }
 
+// Calls f(row, number of rows as a constant) for `count` rows, as many as a tile has at a time.
+// What is left goes by 4, 2 and 1: single rows have too few sums at once to keep the multipliers
+// busy.
+template <class Real, class F>
+inline void for_rows(int64_t count, F f) {
+    constexpr int Rows = Simd<Real>::kTileRows;
+    int64_t row = 0;
+    for (; row + Rows <= count; row += Rows) f.template operator()<Rows>(row);
+    if constexpr (Rows > 4) {
+        for (; row + 4 <= count; row += 4) f.template operator()<4>(row);
+    }
+    if constexpr (Rows > 2) {
+        for (; row + 2 <= count; row += 2) f.template operator()<2>(row);
+    }
+    for (; row < count; ++row) f.template operator()<1>(row);
+}
+
 // sums[c, lanes] += sum over the block's rows i of rows[i, c] * p[i, lanes]. The block is summed on
 // its own and then added, so that rounding grows with the number of blocks, not of rows.
 template <class Real, int Columns, int Vecs>
 void mix_tile(const Source<Real>& rows, int64_t count, int64_t c, const Real* p, Real* sums) {
     using S = Simd<Real>;
     Vec<Real> sum[Columns][Vecs];
-    for (auto& row : sum) {
-        for (auto& x : row) x = S::set1(0);
-    }
     multiply<Real, Columns, Vecs>(rows.data + c * rows.col, rows.col, rows.row, count, p, sum);
+#pragma GCC unroll 8
     for (int i = 0; i < Columns; ++i) {
+#pragma GCC unroll 8
         for (int j = 0; j < Vecs; ++j) {
             Real* out = sums + (c + i) * kPanel + j * S::kLanes;
             S::store(out, S::add(S::load(out), sum[i][j]));
@@ -264,15 +316,9 @@ void mix_tile(const Source<Real>& rows, int64_t count, int64_t c, const Real* p,
 template <class Real, int Vecs>
 void mix_columns(const Source<Real>& rows, int64_t count, int64_t columns, const Real* p,
                  Real* sums) {
-    constexpr int Columns = Simd<Real>::kTileRows;
-    int64_t c = 0;
-    for (; c + Columns <= columns; c += Columns) {
+    for_rows<Real>(columns, [&]<int Columns>(int64_t c) {
         mix_tile<Real, Columns, Vecs>(rows, count, c, p, sums);
-    }
-    if constexpr (Columns > 3) {
-        for (; c + 2 <= columns; c += 2) mix_tile<Real, 2, Vecs>(rows, count, c, p, sums);
-    }
-    for (; c < columns; ++c) mix_tile<Real, 1, Vecs>(rows, count, c, p, sums);
+    });
 }
 
 template <class Real>
