@@ -59,6 +59,7 @@ void weights_tile(const GradientPanel& panel, const GradientBlock& block, const 
     const bool plain = panel.cap_factor == 0 && !block.bias;
     Vec<Real> x[Rows][Vecs];
     // From 0, not from -shift: an lse of 8 would cost a score of 0.1 six of its bits at every step.
+    clear<Real>(x);
     multiply<Real, Rows, Vecs>(a.data + row * a.row, a.row, a.col, panel.D,
                                real<Real>(panel.xt) + lane, x);
     for (int j = 0; j < Vecs; ++j) {
@@ -96,6 +97,7 @@ void gradient_tile(const GradientPanel& panel, const GradientBlock& block, const
     const bool has_slope =
         panel.cap_factor != 0 && (step == GradientStep::queries || step == GradientStep::keys);
     Vec<Real> x[Rows][Vecs];
+    clear<Real>(x);
     multiply<Real, Rows, Vecs>(b.data + row * b.row, b.row, b.col, panel.E,
                                real<Real>(panel.yt) + lane, x);
     for (int j = 0; j < Vecs; ++j) {

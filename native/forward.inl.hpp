@@ -154,6 +154,7 @@ template <class Real, int Keys, int Vecs>
 inline __attribute__((always_inline)) void products(const Panel& panel, const Source<Real>& k,
                                                     int64_t key, int64_t column,
                                                     Vec<Real> (&x)[Keys][Vecs]) {
+    clear<Real>(x);
     multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
                                static_cast<const Real*>(panel.qt) + column, x);
 }

@@ -10,9 +10,18 @@ namespace {
 template <class Real>
 using Vec = typename Simd<Real>::Vec;
 
-// sum[i][j] = sum over n < count of a[i * outer + n * inner] * panel[n][column j]: an outer product
-// at each n. 6 x 4 vectors of AVX-512 fill 24 of 32 registers and read 10 values for 24 fused
-// multiply-adds, well under the two loads a cycle that would make loads the limit.
+template <class Real, int Rows, int Vecs>
+inline __attribute__((always_inline)) void clear(Vec<Real> (&sum)[Rows][Vecs]) {
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 8
+        for (int j = 0; j < Vecs; ++j) sum[i][j] = Simd<Real>::set1(0);
+    }
+}
+
+// sum[i][j] += sum over n < count of a[i * outer + n * inner] * panel[n][column j]: an outer
+// product at each n. 6 x 4 vectors of AVX-512 fill 24 of 32 registers and read 10 values for 24
+// fused multiply-adds, well under the two loads a cycle that would make loads the limit.
 //
 // The sums stay in registers from here to their last use only if all loops over them are unrolled
 // before the compiler decides where they live: hence the pragmas, here and at the callers.
@@ -25,11 +34,6 @@ inline __attribute__((always_inline)) void multiply(const Real* a, int64_t outer
     row[0] = a;
 #pragma GCC unroll 8
     for (int i = 1; i < Rows; ++i) row[i] = row[i - 1] + outer;
-#pragma GCC unroll 8
-    for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 8
-        for (int j = 0; j < Vecs; ++j) sum[i][j] = S::set1(0);
-    }
     // Four steps a turn: the branch predictor then sees the end of a loop over D = 64 coming.
 #pragma GCC unroll 4
     for (int64_t n = 0; n < count; ++n) {
@@ -302,6 +306,7 @@ template <class Real, int Columns, int Vecs>
 void mix_tile(const Source<Real>& rows, int64_t count, int64_t c, const Real* p, Real* sums) {
     using S = Simd<Real>;
     Vec<Real> sum[Columns][Vecs];
+    clear<Real>(sum);
     multiply<Real, Columns, Vecs>(rows.data + c * rows.col, rows.col, rows.row, count, p, sum);
 #pragma GCC unroll 8
     for (int i = 0; i < Columns; ++i) {
