@@ -1,7 +1,10 @@
 #include "backward.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <limits>
+#include <thread>
 #include <vector>
 
 #include "panels.hpp"
@@ -33,14 +36,16 @@ struct GradientWorker {
         : veil(p),
           by_row(kPanel),
           lanes(3 * kPanel),
-          scratch({p.D * kPanel, p.D * kPanel, p.E * kPanel, p.E * kPanel, kBlock * kPanel,
-                   kBlock * kPanel, 2 * kPanel, converts * kBlock * p.D, converts * kBlock * p.E}) {
+          scratch({p.D * kPanel, p.D * kPanel, whole_panels(p.D) * kPanel, p.E * kPanel,
+                   p.E * kPanel, kBlock * kPanel, kBlock * kPanel, 2 * kPanel,
+                   converts * kBlock * p.D, converts * kBlock * p.E}) {
         panel.D = p.D;
         panel.E = p.E;
         panel.cap_factor = p.softcap * kLog2e;
         panel.s_factor = p.q_factor();
         panel.xt = scratch.take(p.D * kPanel);
         panel.dxt = scratch.take(p.D * kPanel);
+        panel.x_rows = scratch.take(whole_panels(p.D) * kPanel);
         panel.yt = scratch.take(p.E * kPanel);
         panel.dyt = scratch.take(p.E * kPanel);
         panel.p = scratch.take(kBlock * kPanel);
@@ -49,6 +54,29 @@ struct GradientWorker {
         panel.a_rows = scratch.take(converts * kBlock * p.D);
         panel.b_rows = scratch.take(converts * kBlock * p.E);
     }
+
+    static int64_t whole_panels(int64_t n) { return (n + kPanel - 1) / kPanel * kPanel; }
+};
+
+// How far each task has come, where tasks add to the same places: a task may add at a step once the
+// one before it has passed that step. Tasks start in order, so the first of those at work never
+// waits; the order of the sums is fixed, whatever the number of threads.
+class Turns {
+  public:
+    explicit Turns(int64_t tasks) : steps_(tasks) {}
+
+    void wait(int64_t task, int64_t step) const {
+        for (int spin = 0; steps_[task - 1].load(std::memory_order_acquire) <= step; ++spin) {
+            if (spin > kSpins) std::this_thread::yield();
+        }
+    }
+    void pass(int64_t task, int64_t step) {
+        steps_[task].store(step + 1, std::memory_order_release);
+    }
+
+  private:
+    static constexpr int kSpins = 1000;
+    std::vector<std::atomic<int64_t>> steps_;
 };
 
 template <class Real>
@@ -63,7 +91,11 @@ class Backward {
           interrupted_(interrupted),
           panels_(p.panels()),
           heads_(p.batches() * p.H),
-          statistics_(heads_ * p.T) {
+          stride_(padded(p.D)),
+          statistics_(heads_ * p.T),
+          dq_({heads_ * p.T * stride_}),
+          turns_(p.batches() * p.G * key_panels()) {
+        q_sums_ = dq_.take(heads_ * p.T * stride_);
         const int count = workers_for(std::max(heads_ * panels_, p.batches() * p.G * key_panels()));
         workers_.reserve(count);
         for (int i = 0; i < count; ++i) workers_.emplace_back(p);
@@ -74,12 +106,16 @@ class Backward {
                for_all(heads_, [&](int64_t head, Worker&) { sink(head); }) && plan() &&
                for_all(p_.batches() * p_.G * key_panels(),
                        [&](int64_t task, Worker& w) { keys(task, w); }) &&
+               for_all(heads_ * panels_, [&](int64_t task, Worker&) { leave_queries(task); }) &&
                bias();
     }
 
   private:
     using Worker = GradientWorker<Real>;
     static constexpr int kPrecision = sizeof(Real) == 8;
+    static constexpr double kEpsilon = std::numeric_limits<Real>::epsilon();
+    static constexpr double kNear = 8;
+    static constexpr double kExact = 24;  // log2 units: below, lse rounds as little as a score does
 
     template <class F>
     bool for_all(int64_t n, F f) {
@@ -119,50 +155,70 @@ class Backward {
         });
     }
 
-    // dq of one panel, and the statistics of its queries. In half precision `out` is too coarse to
-    // give delta (its rounding is as large as the differences dP - delta): a pass of its own sums
-    // P * dP instead.
-    void queries(int64_t task, Worker& w) {
+    Place queries_of(int64_t task) const {
         const int64_t head = task / panels_;
-        const Place at =
-            p_.place(head / p_.H, head % p_.H, (panels_ - 1 - task % panels_) * kPanel);
+        return p_.place(head / p_.H, head % p_.H, (panels_ - 1 - task % panels_) * kPanel);
+    }
+
+    Real* q_sums(const Place& at) { return q_sums_ + query(at) * stride_; }
+
+    // The statistics of one panel of queries.
+    void queries(int64_t task, Worker& w) {
+        const Place at = queries_of(task);
         Real* const shifts = &statistics_.shift[query(at)];
-        Real* const deltas = &statistics_.delta[query(at)];
         Real* const factors = &statistics_.factor[query(at)];
         const int64_t lse = p_.offset(p_.lse, at, at.head);
+        double largest = 0;
         for (int64_t r = 0; r < at.rows; ++r) {
             const double x =
                 read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
-            shifts[r] = static_cast<Real>(x == -INFINITY ? INFINITY : x);  // its weights are 0
+            // Scores of few keys are near 0, and keep their digits: the factor takes the whole part.
+            const double whole = std::abs(x) < kNear ? std::rint(x) : 0;
+            shifts[r] = static_cast<Real>(x == -INFINITY ? INFINITY : x - whole);  // no weights
+            factors[r] = static_cast<Real>(
+                std::isfinite(x) ? std::exp2(static_cast<double>(shifts[r]) - x) : 1);
+            if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
         }
-        const double sink = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
-        const Real* sums = static_cast<const Real*>(w.panel.sums);
-        const auto total = [&](int64_t r) {
-            return static_cast<double>(sums[r]) + std::exp2(sink - static_cast<double>(shifts[r]));
-        };
+        std::fill_n(q_sums(at), at.rows * stride_, Real(0));
         if (p_.q.dtype > DType::f32) {
-            begin_queries(at, w);
-            each_block(at, w, GradientStep::sums);
-            for (int64_t r = 0; r < at.rows; ++r) {
-                const double sum = total(r);  // beside a large sink, weights may all be 0
-                deltas[r] = sum == 0 ? 0 : static_cast<Real>(sums[kPanel + r] / sum);
-            }
-        } else {
-            kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),
-                                              matrix(p_, p_.out, at, at.head, at.t0), at.rows, p_.E,
-                                              deltas);
+            sum_weights(at, w, GradientStep::sums);
+            return;
         }
+        kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),
+                                          matrix(p_, p_.out, at, at.head, at.t0), at.rows, p_.E,
+                                          &statistics_.delta[query(at)]);
+        if (largest > kExact) sum_weights(at, w, GradientStep::weights);
+    }
+
+    // Sums weights, for their factor. In half precision `out` is too coarse to give delta (its
+    // rounding is as large as the differences dP - delta): P * dP is summed instead. In full
+    // precision the sum serves where lse is so large that its rounding shows in the weights; it may
+    // say no more than that, since these keys may be a part of those that lse is about.
+    void sum_weights(const Place& at, Worker& w, GradientStep step) {
         begin_queries(at, w);
-        each_block(at, w, GradientStep::queries);
+        each_block(at, w, step);
+        const Real* sums = static_cast<const Real*>(w.panel.sums);
+        const double sink = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
         for (int64_t r = 0; r < at.rows; ++r) {
-            const double sum = total(r);
-            factors[r] = static_cast<Real>(sum == 0 ? 0 : 1 / sum);
-            // A row that sees nothing has no gradient, not even of a sink that is NaN.
-            const double by = sums[r] == 0 ? 0 : static_cast<double>(factors[r]);
-            factor(w)[r] = static_cast<Real>(p_.scale * by);
+            const double shift = static_cast<double>(statistics_.shift[query(at) + r]);
+            // Beside a large sink, weights may all be 0.
+            const double sum = static_cast<double>(sums[r]) + std::exp2(sink - shift);
+            Real& factor = statistics_.factor[query(at) + r];
+            if (step == GradientStep::sums) {
+                factor = static_cast<Real>(sum == 0 ? 0 : 1 / sum);
+                statistics_.delta[query(at) + r] =
+                    sum == 0 ? 0 : static_cast<Real>(sums[kPanel + r] / sum);
+            } else if (std::abs(sum - 1) < 4 * std::abs(shift) * kEpsilon) {
+                factor = static_cast<Real>(1 / sum);
+            }
         }
-        kernels_.transpose_out[kPrecision](w.panel.dxt, at.rows, p_.D, factor(w),
-                                           matrix(p_, gradients_.q, at, at.head, at.t0));
+    }
+
+    // dq of one panel, once all keys have added to it.
+    void leave_queries(int64_t task) {
+        const Place at = queries_of(task);
+        kernels_.rows_out[kPrecision](q_sums(at), at.rows, p_.D, p_.scale,
+                                      matrix(p_, gradients_.q, at, at.head, at.t0));
     }
 
     // d loss / d sink = -(weight of the sink) * delta, summed over the queries.
@@ -227,10 +283,12 @@ class Backward {
         return some != 0;
     }
 
-    // dk and dv of one panel of keys: all query heads of its group, all their queries.
+    // dk and dv of one panel of keys: all query heads of its group, all their queries. What it adds
+    // to dq comes after what the keys before it add.
     void keys(int64_t task, Worker& w) {
         const int64_t batch = task / key_panels() / p_.G, own = task / key_panels() % p_.G;
         const int64_t s0 = task % key_panels() * kPanel, count = std::min(kPanel, p_.S - s0);
+        const int64_t heads = p_.H / p_.G;
         GradientPanel& panel = w.panel;
         Place at = p_.place(batch, 0, 0);
         panel.lanes = count;
@@ -238,22 +296,25 @@ class Backward {
         panel.x = matrix(p_, p_.k, at, own, s0);
         panel.y = matrix(p_, p_.v, at, own, s0);
         kernels_.gradient_begin[kPrecision](panel);
-        for (int64_t head = own * (p_.H / p_.G); head < p_.H && group(head) == own; ++head) {
-            for (int64_t i = 0; i < panels_; ++i) {
-                const Seen how = seen(batch, i, s0, count);
-                if (how == Seen::none) continue;
-                at = p_.place(batch, head, i * kPanel);
-                panel.a = matrix(p_, p_.q, at, head, 0);
-                panel.b = matrix(p_, dout_, at, head, 0);
-                GradientBlock block = {{at.t0, at.rows, nullptr, nullptr},
-                                       &statistics_.shift[query(at)],
-                                       &statistics_.delta[query(at)],
-                                       &statistics_.factor[query(at)]};
-                if (lay_out_keys(at, s0, count, how, w, block)) {
-                    kernels_.gradient_block[kPrecision](panel, block, GradientStep::keys);
-                }
-            }
+        for (int64_t step = 0; step < heads * panels_; ++step) {
+            const int64_t head = own * heads + step / panels_, i = step % panels_;
+            const Seen how = seen(batch, i, s0, count);
+            if (how == Seen::none) continue;
+            at = p_.place(batch, head, i * kPanel);
+            panel.a = matrix(p_, p_.q, at, head, 0);
+            panel.b = matrix(p_, dout_, at, head, 0);
+            GradientBlock block = {{at.t0, at.rows, nullptr, nullptr},
+                                   &statistics_.shift[query(at)],
+                                   &statistics_.delta[query(at)],
+                                   &statistics_.factor[query(at)]};
+            if (!lay_out_keys(at, s0, count, how, w, block)) continue;
+            kernels_.gradient_block[kPrecision](panel, block, GradientStep::keys);
+            if (s0 > 0) turns_.wait(task, step);
+            kernels_.gradient_rows[kPrecision](panel, block, q_sums(at));
+            turns_.pass(task, step);
         }
+        if (s0 > 0) turns_.wait(task, heads * panels_ - 1);
+        turns_.pass(task, heads * panels_ - 1);
         const auto leave = [&](const void* sums, int64_t cols, double by, const Array& to) {
             std::fill_n(factor(w), count, static_cast<Real>(by));
             kernels_.transpose_out[kPrecision](sums, count, cols, factor(w),
@@ -332,8 +393,11 @@ class Backward {
     const Gradients& gradients_;
     const Kernels& kernels_;
     const std::function<bool()>& interrupted_;
-    const int64_t panels_, heads_;
+    const int64_t panels_, heads_, stride_;
     Statistics<Real> statistics_;
+    Scratch<Real> dq_;
+    Real* q_sums_;  // [batch][head][T][stride_]: dq / scale
+    Turns turns_;
     std::vector<Worker> workers_;
     std::vector<std::vector<Run>> plan_;
 };

@@ -52,24 +52,27 @@ struct Panel {
     void* v_rows;       // [kBlock][E], where v must be converted
 };
 
-// One panel of a backward pass. Its lanes are queries (x = q, y = dout, against rows a = k, b = v)
-// or keys (x = k, y = v, against rows a = q, b = dout). A query's statistics are shift, its lse in
-// log2 units, delta = sum(dout * out), and factor, 1 / (sum of its weights), which takes the
-// rounding of lse out again. They stand by lane in the first case and by row, in the block, in the
-// second.
+// One panel of a backward pass. Its lanes are keys (x = k, y = v, against rows a = q, b = dout) or,
+// where only sums or dS are wanted, queries (x = q, y = dout, against rows a = k, b = v). A query's
+// statistics are shift, its lse in log2 units, delta = sum(dout * out), and factor, which takes the
+// rounding of shift out again. They stand by row, in the block, in the first case and by lane in
+// the second.
 struct GradientPanel {
     int64_t lanes, D, E;
-    bool by_lane;
+    bool by_lane;   // lanes are queries
+    bool x_finite;  // no NaN or infinity in x
     Matrix x, y, a, b;
     double s_factor;    // multiplies q . k, after the sum so that P is the same in both panels
     double cap_factor;  // as above
     const void *shift, *delta;  // [kPanel], where by_lane
-    void *xt, *dxt;             // [D][kPanel]
-    void *yt, *dyt;             // [E][kPanel]; dyt only where lanes are keys
-    void* p;                    // [kBlock][kPanel]: weights, then their gradients
-    void* slope;                // [kBlock][kPanel]: 1 - tanh^2, where there is a softcap
-    void* sums;                 // [2][kPanel]: by lane, sums of P and of P * dP
-    void *a_rows, *b_rows;      // [kBlock][D] and [kBlock][E], where they must be converted
+    void *xt, *dxt;             // [D][kPanel]; dxt and what follows up to dyt where lanes are keys
+    void* x_rows;           // [D / kPanel, rounded up][kPanel][kPanel]: x by rows, cut into panels
+    void* dyt;              // [E][kPanel]
+    void* yt;               // [E][kPanel]
+    void* p;                // [kBlock][kPanel]: weights, then their gradients
+    void* slope;            // [kBlock][kPanel]: 1 - tanh^2, where there is a softcap
+    void* sums;             // [2][kPanel]: by lane, sums of P and of P * dP
+    void *a_rows, *b_rows;  // [kBlock][D] and [kBlock][E], where they must be converted
 };
 
 struct GradientBlock : Block {
@@ -77,10 +80,10 @@ struct GradientBlock : Block {
 };
 
 enum class GradientStep : int32_t {
-    sums,     // lanes are queries: adds to `sums`
-    queries,  // lanes are queries: sums of P, and dxt += dS^T a
-    keys,     // lanes are keys: dyt += P^T b, dxt += dS^T a
-    scores,   // leaves the gradient of the bias in p: dS without the slope of the softcap
+    weights,  // lanes are queries: adds P to `sums`
+    sums,     // lanes are queries: adds P and P * dP to `sums`
+    scores,   // lanes are queries: leaves dS without the slope of the softcap in p
+    keys,     // lanes are keys: dyt += P^T b, dxt += dS^T a, and leaves dS in p
 };
 
 // Columns with room for whole vectors of any instruction set.
@@ -138,6 +141,12 @@ struct Kernels {
 
     void (*gradient_begin[2])(GradientPanel& panel);  // transposes x and y, clears what is summed
     void (*gradient_block[2])(GradientPanel& panel, const GradientBlock& block, GradientStep step);
+    // da[i][..] += sum over lanes of dS[i] x[lane], dS as Step::keys has left it; da is
+    // Real[count][padded(D)].
+    void (*gradient_rows[2])(const GradientPanel& panel, const Block& block, void* da);
+    // out[i][j] = factor * a[i][j]; a is Real[rows][padded(cols)].
+    void (*rows_out[2])(const void* a, int64_t rows, int64_t cols, double factor,
+                        const Matrix& out);
     // out[i][j] = factor[i] * panel[j][i]: a panel's sums leave it.
     void (*transpose_out[2])(const void* panel, int64_t rows, int64_t cols, const void* factor,
                              const Matrix& out);

@@ -56,12 +56,14 @@ struct Simd<float> {
     static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
     // Not vmaxq, which gives NaN where either is one: the second operand is wanted then.
     static Vec max(Vec limit, Vec x) { return vbslq_f32(vcgtq_f32(limit, x), limit, x); }
+    static Vec min(Vec limit, Vec x) { return vbslq_f32(vcltq_f32(limit, x), limit, x); }
     static Mask greater(Vec a, Vec b) { return vcgtq_f32(a, b); }
     static Mask equal(Vec a, Vec b) { return vceqq_f32(a, b); }
     static Mask bits(uint64_t b) {
         return vtstq_u32(vdupq_n_u32(static_cast<uint32_t>(b)), lane_bit());
     }
     static bool any(Mask m) { return vmaxvq_u32(m) != 0; }
+    static bool all(Mask m) { return vminvq_u32(m) != 0; }
     static uint64_t to_bits(Mask m) { return vaddvq_u32(vandq_u32(m, lane_bit())); }
     static Mask both(Mask a, Mask b) { return vandq_u32(a, b); }
     static Mask either(Mask a, Mask b) { return vorrq_u32(a, b); }
@@ -131,10 +133,12 @@ struct Simd<double> {
     static Vec div(Vec a, Vec b) { return vdivq_f64(a, b); }
     static Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f64(c, a, b); }
     static Vec max(Vec limit, Vec x) { return vbslq_f64(vcgtq_f64(limit, x), limit, x); }
+    static Vec min(Vec limit, Vec x) { return vbslq_f64(vcltq_f64(limit, x), limit, x); }
     static Mask greater(Vec a, Vec b) { return vcgtq_f64(a, b); }
     static Mask equal(Vec a, Vec b) { return vceqq_f64(a, b); }
     static Mask bits(uint64_t b) { return vtstq_u64(vdupq_n_u64(b), lane_bit()); }
     static bool any(Mask m) { return to_bits(m) != 0; }
+    static bool all(Mask m) { return to_bits(m) == 3; }
     static uint64_t to_bits(Mask m) { return vaddvq_u64(vandq_u64(m, lane_bit())); }
     static Mask both(Mask a, Mask b) { return vandq_u64(a, b); }
     static Mask either(Mask a, Mask b) { return vorrq_u64(a, b); }

@@ -23,6 +23,8 @@ constexpr Kernels table(const char* isa) {
         .observe_end = {observe_end<float>, observe_end<double>},
         .gradient_begin = {gradient_begin<float>, gradient_begin<double>},
         .gradient_block = {gradient_block<float>, gradient_block<double>},
+        .gradient_rows = {gradient_rows<float>, gradient_rows<double>},
+        .rows_out = {rows_out<float>, rows_out<double>},
         .transpose_out = {transpose_out<float>, transpose_out<double>},
         .row_products = {row_products<float>, row_products<double>},
         .multiply_adds = {multiply_adds<float>, multiply_adds<double>},
