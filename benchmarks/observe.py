@@ -2,6 +2,7 @@
 
     python benchmarks/observe.py                 T = 8192, one head, one thread and all
     python benchmarks/observe.py --length 2048 --heads 4
+    python benchmarks/observe.py --long          and a map of 131,072 tokens, about a minute more
     python benchmarks/observe.py --json out.json
 
 The limit, written down before the measuring: the forward pass of a cell multiplies and adds D times
@@ -11,7 +12,8 @@ about 24 for 2^x. So the least that a pass can take is (128 + 24) / (256 + 24) =
 pass that is itself at its limit; where the forward pass is not, less.
 
 The way people do it now, in PyTorch: softmax materialised for a head, then reduced. Contenders take
-turns; medians are shown. Memory is how far the peak of a fresh process rises in the one call.
+turns; medians are shown. Memory is how far the peak of a fresh process rises in the one call. The
+goals stand at the end, each with its worst number.
 """
 
 from __future__ import annotations
@@ -135,6 +137,61 @@ def own_peak() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+def long_map() -> list[dict[str, Any]]:
+    """A 131,072-token map, pooled: time against 16 times that of 32,768, memory, and a tile.
+
+    In a process of its own, since the peak of its memory is asked for.
+    """
+    seconds = {}
+    for T in (8192, 32768, 131072):  # the first one warms up
+        q, k, _ = arrays(T, 1, 64)
+        before = own_peak()
+        start = time.perf_counter()
+        amap = ch.attention_map(q, k)
+        amap.observe(pool=(1024, 1024))
+        seconds[T] = time.perf_counter() - start
+    rise = own_peak() - before
+    tiles = []
+    for i in range(20):
+        start = time.perf_counter()
+        amap[0, i * 6000 : i * 6000 + 256, 70_000:70_256]
+        tiles.append(time.perf_counter() - start)
+    return [
+        {"what": "131072 / (16 x 32768)", "ratio": seconds[131072] / (16 * seconds[32768])},
+        {"what": "peak at 131072", "bytes": rise},
+        {"what": "a 256 x 256 tile at 131072", "median_s": statistics.median(tiles)},
+    ]
+
+
+def goals(records: list[dict[str, Any]]) -> str:
+    """Each goal with its worst number; those that were not measured are left out."""
+
+    def all_of(key: str, *names: str) -> list[float]:
+        return [r[key] for r in records if r["what"] in names and key in r]
+
+    one = ["pool 512 x 512", "received", "entropy"]
+    rows = [
+        ("one of pool, received, entropy, of forward", "<=", 0.5, all_of("of_forward", *one)),
+        ("all of them and top 8, of forward", "<=", 0.8, all_of("of_forward", EVERYTHING)),
+        ("time of PyTorch's", ">=", 10, all_of("ratio", "PyTorch's time")),
+        ("memory of PyTorch's", ">=", 50, all_of("ratio", "PyTorch's memory")),
+        ("131,072 tokens, of 16 x 32,768", "<=", 1.1, all_of("ratio", "131072 / (16 x 32768)")),
+        ("their memory, MiB", "<=", 256, [x / 2**20 for x in all_of("bytes", "peak at 131072")]),
+        (
+            "a 256 x 256 tile of it, ms", "<=", 10,
+            [x * 1e3 for x in all_of("median_s", "a 256 x 256 tile at 131072")],
+        ),
+    ]  # fmt: skip
+    lines = [f"{'goal':8} {'found':>8} {'wanted':>8}"]
+    for what, sign, bound, found in rows:
+        if found:
+            worst = max(found) if sign == "<=" else min(found)
+            met = worst <= bound if sign == "<=" else worst >= bound
+            verdict = "met" if met else "NOT MET"
+            lines.append(f"{verdict:8} {worst:8.2f} {sign + format(bound, 'g'):>8}  {what}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--length", type=int, default=8192, help="T, a multiple of 512")
@@ -142,11 +199,14 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="D")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--causal", action="store_true", help="without the PyTorch column")
+    parser.add_argument("--long", action="store_true", help="also a map of 131,072 tokens")
     parser.add_argument("--threads", type=int, nargs="*", help="default: one, and all")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
     parser.add_argument("--peak-of", help=argparse.SUPPRESS)
     options = parser.parse_args()
     T, heads, D = options.length, options.heads, options.size
+    if options.peak_of == "long":
+        return print(json.dumps(long_map()))
     if options.peak_of:
         return print_peak(options.peak_of, T, heads, D)
     check(T, heads, D)
@@ -185,7 +245,9 @@ def main() -> None:
             )
         if torch_call is not None:
             pairs = zip(times["PyTorch: softmax, then all of it"], times[EVERYTHING], strict=True)
-            print(f"PyTorch takes {statistics.median(a / b for a, b in pairs):.1f} x the time")
+            ratio = statistics.median(a / b for a, b in pairs)
+            print(f"PyTorch takes {ratio:.1f} x the time")
+            records.append({"what": "PyTorch's time", "threads": threads, "ratio": ratio})
     if not options.causal:
         peaks = {who: peak_bytes(who, T, heads, D) for who in ("clearhead", "torch")}
         for who, n in peaks.items():
@@ -193,7 +255,18 @@ def main() -> None:
                 print(f"{who}: the peak rises by {n / 2**20:.1f} MiB")
                 records.append({"what": f"peak of {who}", "bytes": n})
         if peaks["torch"] and peaks["clearhead"]:
-            print(f"PyTorch takes {peaks['torch'] / peaks['clearhead']:.0f} x the memory")
+            ratio = peaks["torch"] / peaks["clearhead"]
+            print(f"PyTorch takes {ratio:.0f} x the memory")
+            records.append({"what": "PyTorch's memory", "ratio": ratio})
+    if options.long:
+        alone = subprocess.run(
+            [sys.executable, __file__, "--peak-of", "long"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        records += json.loads(alone.stdout)
+    print("\n" + goals(records))
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
 

@@ -136,7 +136,7 @@ def timed(crew: dict[str, Worker], ready: dict[str, str], seconds: float) -> dic
     """Seconds by round of each contender in `ready`, {name: library}.
 
     The first that is named takes every round; whoever is slow sits out when his time is used up,
-    after three. Times of one round are next to each other in time: divide them.
+    after two or three. Times of one round are next to each other in time: divide them.
     """
     calls = dict.fromkeys(ready, 1)
     times: dict[str, list[float]] = {name: [] for name in ready}
@@ -145,8 +145,8 @@ def timed(crew: dict[str, Worker], ready: dict[str, str], seconds: float) -> dic
     end = time.perf_counter() + seconds * len(names)
     for turn in range(_ROUNDS[1]):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            slow = turn >= 3 and spent[name] > seconds
-            if slow and name != names[0]:
+            used_up = spent[name] > (4 * seconds if turn == 2 else seconds)
+            if turn >= 2 and used_up and name != names[0]:
                 times[name].append(float("nan"))
                 continue
             worker = crew[ready[name]]
