@@ -95,6 +95,7 @@ bool forward_in(const Problem& p, const Kernels& kernels,
 bool forward(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted) {
     if (p.batches() * p.H * p.T == 0) return true;
     if (is_decode(p)) return decode(p, kernels, interrupted);
+    if (kernels.dots && p.q.dtype == DType::bf16) return forward_by_dots(p, kernels, interrupted);
     return p.q.dtype == DType::f64 ? forward_in<double>(p, kernels, interrupted)
                                    : forward_in<float>(p, kernels, interrupted);
 }

@@ -11,4 +11,8 @@ namespace clearhead {
 // incomplete. Throws nothing but std::bad_alloc: the problem has been checked.
 bool forward(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted);
 
+// The same in bfloat16 by the dot products of kernels.dots (dots.cpp).
+bool forward_by_dots(const Problem& p, const Kernels& kernels,
+                     const std::function<bool()>& interrupted);
+
 }  // namespace clearhead

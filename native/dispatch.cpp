@@ -7,12 +7,17 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace clearhead {
 
 extern const Kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
+extern const Dots dots_amx;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
 #endif
@@ -27,6 +32,43 @@ bool has_f16c() {
 }
 #endif
 
+#if defined(__x86_64__)
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+// The tile registers are 8 KiB that Linux saves only for processes that have asked: once, for all
+// threads and those that are forked from them. It may refuse.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    static const bool granted = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+    return granted;
+#else
+    return false;
+#endif
+}
+
+bool has_amx() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    return (d & kBf16) && (d & kTile) && may_use_tiles();
+}
+
+// AVX-512, and bfloat16 by its tiles.
+const Kernels& kernels_amx() {
+    static const Kernels kernels = [] {
+        Kernels both = kernels_avx512;
+        both.isa = "amx";
+        both.dots = &dots_amx;
+        return both;
+    }();
+    return kernels;
+}
+#endif
+
 struct Candidate {
     const Kernels* table;
     bool (*supported)();
@@ -36,11 +78,8 @@ struct Candidate {
 // the operating system saves its registers too.
 const Candidate kCandidates[] = {
 #if defined(__x86_64__)
-    {&kernels_avx512,
-     [] {
-         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-     }},
+    {&kernels_amx(), has_amx},
+    {&kernels_avx512, has_avx512},
     {&kernels_avx2,
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c(); }},
 #elif defined(__aarch64__)

@@ -114,6 +114,7 @@ struct RowStates {
 };
 
 struct Watch;  // what observation keeps: watch.hpp
+struct Dots;   // attention in bfloat16 by dot-product instructions: dots.hpp
 
 // What an instruction set gives. Index 0 works in float, 1 in double.
 struct Kernels {
@@ -161,6 +162,8 @@ struct Kernels {
     // Reads memory once and does no more with it than it must: the bandwidth that they measure
     // against. Returns the bytes read.
     int64_t (*read_all[2])(const void* data, int64_t bytes);
+
+    const Dots* dots = nullptr;  // null: bfloat16 is converted to float
 };
 
 }  // namespace clearhead

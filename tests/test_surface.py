@@ -141,6 +141,8 @@ ISA_FLAGS = {
     "scalar": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"],
+    "amx": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
+    + ["-mamx-tile", "-mamx-bf16"],
     "neon": [],
 }
 
@@ -165,5 +167,6 @@ def test_a_kernel_unit_defines_its_table_and_nothing_that_others_could_link(
     listed = subprocess.check_output(["nm", "-C", unit], text=True).splitlines()
     defined = [line.split(maxsplit=2)[1:] for line in listed if not line.startswith(" ")]
     shared = [(kind, name) for kind, name in defined if kind not in "trdb"]
-    assert [name for _, name in shared] == [f"clearhead::kernels_{isa}"]
+    table = "dots" if isa == "amx" else "kernels"
+    assert [name for _, name in shared] == [f"clearhead::{table}_{isa}"]
     assert all(kind in "DR" for kind, _ in shared)

@@ -1,0 +1,64 @@
+// Attention by dot-product instructions on bfloat16: what the driver (dots.cpp) and a kernel unit
+// (dots.inl.hpp) share. Plain data only, as in kernels.hpp.
+//
+// Everything is cut into tiles of 16 rows of 64 bytes. Where a product multiplies pairs, as the
+// instructions do, a row holds 16 pairs of bfloat16: of one key along D, of one value column along
+// the keys, or, on the other side, of the 16 queries of a tile.
+#pragma once
+#include "kernels.hpp"
+
+namespace clearhead {
+
+constexpr int64_t kTile = 16;             // rows of a tile, and lanes of a vector
+constexpr int64_t kGroup = 2 * kTile;     // keys that one product of weights and values takes
+constexpr int64_t kGroupsOfBlock = 4;     // P of a block, 128 keys x 64 queries, stays in L1
+constexpr int64_t kColumns = kPanel / kTile;
+
+constexpr int64_t tiles(int64_t n, int64_t size) {
+    return (n + size - 1) / size;
+}
+
+// A head's keys and values in the order in which they are read; zero beyond S, D and E.
+struct Packed {
+    uint16_t* k;  // [S / 32][2][D / 32][16 keys][32]
+    uint16_t* v;  // [S / 32][E / 16][16 columns][32 keys]
+    // Of each group: the square of the longest key's norm, and the largest value's magnitude;
+    // infinite where one is not finite.
+    float *length, *magnitude;  // [S / 32]
+};
+
+struct DotPanel {
+    int64_t rows, S, D, E;
+    Matrix q;  // starts at the panel's first row
+    Packed kv;
+    double s_factor, cap_factor, sink;  // as in Panel
+    bool biased, wants_lse;
+    bool bounded;    // every score is so near to 0 that the weights need no reference; m stays 0
+    uint16_t* qt;    // [D / 32][4][16 pairs][16 queries][2]
+    float* s;        // [4 groups][4][32 keys][16 queries]: scores; then, in place, weights,
+                     // [16 pairs][16 queries][2] at the start of each [32][16]
+    float* o;        // [E / 16 or one more][4][16][16]: row E is the sum of the rounded weights
+    float *m, *l;    // [kPanel]: reference; sum of the weights before rounding, if lse is wanted
+    float* l_block;  // [kPanel]
+};
+
+// Groups [begin, begin + groups) of the keys. `visible` and `bias` as in Block, [32 * groups].
+struct DotBlock {
+    int64_t begin, groups;
+    const uint64_t* visible;
+    const float* bias;
+};
+
+struct Dots {
+    // Packs group `group` of k and v.
+    void (*pack)(const Matrix& k, const Matrix& v, int64_t S, int64_t D, int64_t E, int64_t group,
+                 const Packed& out);
+    void (*begin)(DotPanel& panel);
+    void (*attend)(DotPanel& panel, const DotBlock& block);
+    void (*finish)(DotPanel& panel, const Matrix& out);
+
+    // n rounds of independent products, as Kernels::multiply_adds.
+    int64_t (*multiply_adds)(int64_t n);
+};
+
+}  // namespace clearhead
