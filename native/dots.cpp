@@ -173,8 +173,8 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
                      const std::function<bool()>& interrupted) {
     const Shape shape(p);
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, panels = p.panels();
-    const int64_t wave = std::clamp<int64_t>(kPackedBytes / std::max<int64_t>(1, shape.bytes()), 1,
-                                             heads);
+    const int64_t wave =
+        std::clamp<int64_t>(kPackedBytes / std::max<int64_t>(1, shape.bytes()), 1, heads);
     const PackedHeads packed(shape, wave);
     const int count = workers_for(wave * shared * panels);
     std::vector<DotWorker> workers;
@@ -198,8 +198,7 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
         const auto attend = [&](int64_t task, int worker) {
             const int64_t panel = panels - 1 - task % panels, member = task / panels % shared;
             const int64_t head = first + task / panels / shared;
-            const Place at =
-                p.place(head / p.G, head % p.G * shared + member, panel * kPanel);
+            const Place at = p.place(head / p.G, head % p.G * shared + member, panel * kPanel);
             forward_panel(p, kernels, at, packed[head - first], workers[worker]);
         };
         if (!parallel_for(here * tasks_of_head, workers_for(here * tasks_of_head), pack,

@@ -9,9 +9,9 @@
 
 namespace clearhead {
 
-constexpr int64_t kTile = 16;             // rows of a tile, and lanes of a vector
-constexpr int64_t kGroup = 2 * kTile;     // keys that one product of weights and values takes
-constexpr int64_t kGroupsOfBlock = 4;     // P of a block, 128 keys x 64 queries, stays in L1
+constexpr int64_t kTile = 16;          // rows of a tile, and lanes of a vector
+constexpr int64_t kGroup = 2 * kTile;  // keys that one product of weights and values takes
+constexpr int64_t kGroupsOfBlock = 4;  // P of a block, 128 keys x 64 queries, stays in L1
 constexpr int64_t kColumns = kPanel / kTile;
 
 constexpr int64_t tiles(int64_t n, int64_t size) {

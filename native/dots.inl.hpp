@@ -19,8 +19,8 @@ using Lanes = Simd<float>;
 using Floats = Lanes::Vec;
 
 constexpr float kFarDown = -__builtin_inff();
-constexpr float kSlackOfDots = 8;   // as kSlack in forward.inl.hpp
-constexpr float kBound = 30;        // weights within 2^-30 and 2^30 need no reference
+constexpr float kSlackOfDots = 8;  // as kSlack in forward.inl.hpp
+constexpr float kBound = 30;       // weights within 2^-30 and 2^30 need no reference
 constexpr int64_t kTileSize = kTile * 32;
 constexpr int64_t kSquare = kTile * kTile;
 
@@ -42,14 +42,15 @@ inline float* output_row(const DotPanel& panel, int64_t e, int64_t column) {
 
 // -- packing
 
-inline void pack_keys(const Matrix& k, int64_t count, int64_t D, uint16_t* out, float& square_length) {
+inline void pack_keys(const Matrix& k, int64_t count, int64_t D, uint16_t* out,
+                      float& square_length) {
     const int64_t steps = tiles(D, 32);
     float most = 0;
     for (int64_t i = 0; i < kGroup; ++i) {
         Floats squares = Lanes::set1(0);
         for (int64_t step = 0; step < steps; ++step) {
-            const Pairs::Vec x = i < count ? Pairs::load_row(k, i, step * 32, D - step * 32)
-                                           : Pairs::none();
+            const Pairs::Vec x =
+                i < count ? Pairs::load_row(k, i, step * 32, D - step * 32) : Pairs::none();
             squares = Pairs::add_squares(squares, x);
             Pairs::store(out + ((i / kTile) * steps + step) * kTileSize + i % kTile * 32, x);
         }
@@ -108,9 +109,8 @@ inline float pack_queries(const DotPanel& panel) {
             for (int64_t i = 0; i < kTile; ++i) {
                 const int64_t row = column * kTile + i;
                 const Pairs::Vec x =
-                    row < panel.rows
-                        ? Pairs::load_row(panel.q, row, step * 32, panel.D - step * 32)
-                        : Pairs::none();
+                    row < panel.rows ? Pairs::load_row(panel.q, row, step * 32, panel.D - step * 32)
+                                     : Pairs::none();
                 square[i] = _mm512_castsi512_ps(x);
             }
             Lanes::transpose(square);
@@ -178,8 +178,8 @@ inline void weigh(float* s, Floats factor, Floats shift, const uint64_t* seen, i
         const Weight odd(_mm512_fmsub_ps(Lanes::load(s + (2 * i + 1) * kTile), factor, shift));
         if constexpr (kLse) sum = Lanes::add(sum, even.exact(even_seen));
         if constexpr (kLse) sum = Lanes::add(sum, odd.exact(odd_seen));
-        Pairs::store(s + i * kTile, Weight::pair(even.to_be_cut(even_seen),
-                                                 odd.to_be_cut(odd_seen)));
+        Pairs::store(s + i * kTile,
+                     Weight::pair(even.to_be_cut(even_seen), odd.to_be_cut(odd_seen)));
     }
     if constexpr (kLse) Lanes::store(l, sum);
 }
@@ -211,8 +211,8 @@ inline void settle(const DotPanel& panel, const DotBlock& block, int64_t column)
     }
     const Floats m = Lanes::load(panel.m + lane);
     const auto fresh = Lanes::both(Lanes::equal(m, lowest), Lanes::greater(top, lowest));
-    const auto grows = Lanes::either(
-        fresh, Lanes::greater(Lanes::sub(top, m), Lanes::set1(kSlackOfDots)));
+    const auto grows =
+        Lanes::either(fresh, Lanes::greater(Lanes::sub(top, m), Lanes::set1(kSlackOfDots)));
     if (!Lanes::any(grows)) return;
     const Floats to = Lanes::select(grows, top, m);
     const Floats fall = Lanes::select(grows, Lanes::sub(m, top), zero);

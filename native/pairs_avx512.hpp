@@ -53,9 +53,7 @@ struct Pairs {
     }
 
   private:
-    static __mmask32 first(int64_t n) {
-        return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1;
-    }
+    static __mmask32 first(int64_t n) { return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1; }
 };
 
 // 2^x = 2^n 2^r with n = floor(x) and r in [0, 1): 2^r by a polynomial of least largest relative

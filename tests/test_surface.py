@@ -137,12 +137,12 @@ def test_the_stub_is_what_the_core_offers() -> None:
     assert written == offered
 
 
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
 ISA_FLAGS = {
     "scalar": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
-    "avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"],
-    "amx": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c"]
-    + ["-mamx-tile", "-mamx-bf16"],
+    "avx512": AVX512,
+    "amx": [*AVX512, "-mamx-tile", "-mamx-bf16"],
     "neon": [],
 }
 
