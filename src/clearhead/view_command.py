@@ -70,10 +70,12 @@ def view(given: str | None, *, model: str | None, port: int, browser: bool) -> N
     print("clearhead: serves this page to this machine alone until Ctrl-C", file=sys.stderr)
     if browser and _has_display():
         threading.Thread(target=_open, args=(address,), daemon=True).start()
-    try:
-        serve(listening, runs, token, _Model(model).read)
-    except KeyboardInterrupt:
-        print("clearhead: stopped", file=sys.stderr)
+    idle = serve(listening, runs, token, _Model(model).read)
+    print("clearhead: stopped", file=sys.stderr, flush=True)
+    if not idle:
+        # A thread is in the middle of the core's work, of seconds perhaps; the interpreter's own
+        # end would pull Python away from under it.
+        os._exit(0)
 
 
 def _has_display() -> bool:

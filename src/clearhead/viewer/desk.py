@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Condition, Thread
+from time import monotonic
 from typing import Any
 
 WAITING = 64  # at most, in each lane
@@ -33,9 +34,13 @@ class Desk:
         self._turn = Condition()
         self._current: dict[bool, _Ticket | None] = {False: None, True: None}
         self._closed = False
-        for slow in self._lanes:
-            # Daemons: a pass over a long map must not keep the process when it is told to stop.
-            Thread(target=self._serve, args=(slow,), daemon=True, name="clearhead-view").start()
+        # Daemons: a pass over a long map must not keep the process when it is told to stop.
+        self._threads = [
+            Thread(target=self._serve, args=(slow,), daemon=True, name="clearhead-view")
+            for slow in self._lanes
+        ]
+        for thread in self._threads:
+            thread.start()
 
     async def do(self, work: Callable[[Callable[[], bool]], Any], *, slow: bool = False) -> Any:
         """The result of work(cancelled), computed on a thread. Cancelling this cancels that.
@@ -68,8 +73,8 @@ class Desk:
         with self._turn:
             return sum(map(len, self._lanes.values()))
 
-    def close(self) -> None:
-        """Begin nothing more, and tell what is under way."""
+    def close(self, patience_s: float = 0.5) -> bool:
+        """Begin nothing more, and tell what is under way; whether that came to an end in time."""
         with self._turn:
             self._closed = True
             for lane in self._lanes.values():
@@ -80,6 +85,10 @@ class Desk:
                 if current is not None:
                     current.gone = True
             self._turn.notify_all()
+        until = monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(max(0.0, until - monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self, slow: bool) -> None:
         while True:

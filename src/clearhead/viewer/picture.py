@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..maps import AttentionMap
-from ..masks import Mask, allowed, causal, documents
+from ..masks import Mask, documents
 from ..observation import add_part, part_lse
-from ..rules import Band
+from .sight import both, sees, sight
 from .units import Side
 
 Floats = NDArray[np.float64]
@@ -66,8 +66,8 @@ class Head:
             return
         T = amap.shape[-2]
         self._lse, self._ready = np.full((1, T), np.nan), np.zeros(-(-T // _ROWS), bool)
-        self._stays = _with(amap, amap.lse, _both(amap.mask, leaving.stays), amap.sink)
-        self._goes = _with(amap, amap.lse, _both(amap.mask, leaving.goes), None)
+        self._stays = _with(amap, amap.lse, both(amap.mask, leaving.stays), amap.sink)
+        self._goes = _with(amap, amap.lse, both(amap.mask, leaving.goes), None)
         self.map = _with(amap, self._lse, amap.mask, amap.sink)
 
     def prepare(self, begin: int, end: int) -> None:
@@ -218,7 +218,7 @@ class Picture:
     def pool(self, a: int, b: int, c: int, d: int, level: int, pool: str) -> Pool:
         """Bins of 2^level x 2^level cells of the picture, from cell (a, c) on; cut at (b, d)."""
         shape = -(-(b - a) >> level), -(-(d - c) >> level)
-        if self.plain and _sees(self._sight, (a, b, c, d)) is False:
+        if self.plain and sees(self._sight, (a, b, c, d)) is False:
             zero = np.zeros(shape)
             return Pool(zero, zero.astype(np.float32), zero)
         direct = self.plain and (len(self.heads) == 1 or pool == self.join) and level > 0
@@ -266,55 +266,17 @@ class Picture:
         """How many cells of each bin are not hidden; of units, those of which any token is not."""
         assert level == 0 or self.plain or self._sight is None  # units are counted cell by cell
         part = (*self.rows.extent(a, b), *self._cols.extent(c, d))
-        sees = _sees(self._sight, part)
-        if sees is False:
+        view = sees(self._sight, part)
+        if view is False:
             return np.zeros((-(-(b - a) >> level), -(-(d - c) >> level)))
         down = reduced(np.add, _held(self.rows, a, b), level)
         across = reduced(np.add, _held(self._cols, c, d), level)
-        if sees or self._sight is None:
+        if view or self._sight is None:
             return np.outer(down, across)
         out = np.zeros((len(down), len(across)))
         rows, cols = self.rows.cells(a, b, level), self._cols.cells(c, d, level)
         _add(self._sight, part, rows, cols, out, None)
         return out
-
-
-def _sees(sight: AttentionMap | None, part: tuple[int, int, int, int]) -> bool | None:
-    """Whether every row of a part sees every key of it, or none does; None: it differs."""
-    if sight is None:
-        return True
-    t0, t1, s0, s1 = part
-    if t0 >= t1 or s0 >= s1:
-        return False
-    runs = cast(Mask, sight.mask).intervals(range(t0, t1), *sight.shape[-2:])
-    met = [(begin, end, every) for begin, end, every in runs if begin < s1 and end > s0]
-    if not met:
-        return False
-    whole = all(every for _, _, every in met)
-    covered = sum(min(end, s1) - max(begin, s0) for begin, end, _ in met)
-    return True if whole and covered == s1 - s0 else None
-
-
-def sight(maps: Sequence[AttentionMap]) -> AttentionMap | None:
-    """A map that is 1 where any of these may read and 0 where all of them may not.
-
-    None where each may read everything. Queries and keys are broadcast zeros: no memory.
-    """
-    masks = list(dict.fromkeys(_rule(amap) for amap in maps))
-    whole = masks[0]
-    for mask in masks[1:]:
-        whole = None if whole is None or mask is None else whole | mask
-    if whole is None:
-        return None
-    T, S = maps[0].shape[-2:]
-    zero = np.float32(0)
-    return AttentionMap(
-        np.broadcast_to(zero, (1, T, 1)),
-        np.broadcast_to(zero, (1, S, 1)),
-        np.broadcast_to(zero, (1, T)),
-        mask=whole,
-        scale=1.0,
-    )
 
 
 def reduced(add: np.ufunc, x: NDArray[Any], level: int) -> NDArray[Any]:
@@ -324,39 +286,6 @@ def reduced(add: np.ufunc, x: NDArray[Any], level: int) -> NDArray[Any]:
         if n and level:
             x = add.reduceat(x, np.arange(0, n, 1 << level), axis=axis)
     return x
-
-
-def _rule(amap: AttentionMap) -> Mask | None:
-    """The mask of a head with what a bias of -inf hides; None: it sees all."""
-    rule: Any = amap.mask
-    if isinstance(rule, np.ndarray):
-        rule = allowed(rule)
-    bias: Any = amap.bias
-    if isinstance(bias, np.ndarray) and np.isneginf(bias).any():
-        rule = _both(rule, allowed(~np.isneginf(bias)))
-    elif getattr(bias, "values", None) is not None and np.isneginf(bias.values).any():
-        rule = _both(rule, _at_distances(~np.isneginf(bias.values.reshape(-1)), bias.first))
-    return cast("Mask | None", rule)
-
-
-def _at_distances(seen: Bools, first: int) -> Mask:
-    """The keys at distances first + i with seen[i]; the ends go on for ever."""
-    edges = np.flatnonzero(np.diff(np.pad(seen.astype(np.int8), 1)))
-    bands: list[Mask] = []
-    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        nearest = None if begin == 0 else -(first + begin)
-        farthest = None if end == len(seen) else -(first + end - 1)
-        bands.append(Band(f"distances({first + begin}, {first + end})", farthest, nearest, None))
-    whole = bands[0] if bands else ~causal() & causal()
-    for band in bands[1:]:
-        whole = whole | band
-    return whole
-
-
-def _both(mask: Any, other: Mask) -> Mask:
-    if mask is None:
-        return other
-    return (allowed(mask) if isinstance(mask, np.ndarray) else cast(Mask, mask)) & other
 
 
 def _with(amap: AttentionMap, lse: NDArray[Any], mask: Any, sink: Any) -> AttentionMap:

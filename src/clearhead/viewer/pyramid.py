@@ -63,13 +63,13 @@ class Pyramid:
         column: int,
         *,
         near: tuple[float, float] | None = None,
-        patience_s: float = PATIENCE_S,
+        patience_s: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
     ) -> Tile:
         """Tile (row, column) of a level.
 
         near        the unit that is looked at, (row, column); None: the middle of the tile
-        patience_s  how long to compute; at least one strip is
+        patience_s  how long to compute, at least one strip; None: as long as one request may
         cancelled   asked between strips
         """
         fine = min(level, self.base)
@@ -87,6 +87,7 @@ class Pyramid:
             for s in range(c // whole, -(-d // whole))
         ]
         blocks = {name: self._block(pool, fine, *name) for name in names}
+        patience_s = PATIENCE_S if patience_s is None else patience_s
         self._work(blocks, pool, fine, near, patience_s, cancelled)
         return self._gathered(blocks, pool, fine, step, (a, b, c, d))
 

@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import sinks, units
+from . import pyramid, sinks, units
 from .arguments import Chosen, choice, chosen, pair, place, whole
 from .opening import opening_of
 from .picture import Picture
-from .pyramid import Pyramid
 from .ranking import proof_line
 from .shelf import Shelf
 from .sinks import Sinks
@@ -243,11 +242,12 @@ class Scene:
         pool = choice("pool", arguments.get("pool", "max"), ("mean", "max"))
         level = whole("level", arguments.get("level"), _TOP_LEVEL)
         R, C = picture.shape
-        row = whole("row", arguments.get("row"), max(1, -(-R >> level + 8)))
-        column = whole("column", arguments.get("column"), max(1, -(-C >> level + 8)))
+        side = pyramid.CELLS << level
+        row = whole("row", arguments.get("row"), max(1, -(-R // side)))
+        column = whole("column", arguments.get("column"), max(1, -(-C // side)))
         near = place("near", arguments.get("near"))
-        pyramid = Pyramid(picture, (self._own, asked), self._shelf)
-        tile = pyramid.tile(pool, level, row, column, near=near, cancelled=cancelled)
+        tiles = pyramid.Pyramid(picture, (self._own, asked), self._shelf)
+        tile = tiles.tile(pool, level, row, column, near=near, cancelled=cancelled)
         known = tile.values[~np.isnan(tile.values)]
         return Answer(
             {

@@ -259,8 +259,8 @@ def bind(port: int) -> socket.socket:
     return listening
 
 
-def serve(listening: socket.socket, runs: Runs, token: str, read: Read | None) -> None:
-    """Answer until the process is told to stop."""
+def serve(listening: socket.socket, runs: Runs, token: str, read: Read | None) -> bool:
+    """Answer until the process is told to stop; whether all work has ended then."""
     import uvicorn
 
     desk = Desk()
@@ -277,9 +277,11 @@ def serve(listening: socket.socket, runs: Runs, token: str, read: Read | None) -
     )
     try:
         uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:  # it has stopped in order, and hands on what stopped it
+        pass
     finally:
-        desk.close()
         listening.close()
+    return desk.close()
 
 
 async def _while_there(request: Request, work: Any) -> Any:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..maps import AttentionMap
 from ..observation import add_part, add_received
-from .picture import sight
+from .sight import sight
 
 Floats = NDArray[np.float64]
 
