@@ -81,8 +81,9 @@ function drawCells(pen, scene) {
   if (scene.hidden) pen.hatch(...matrixBox(scene));
   for (const { image, from, to } of scene.pieces) {
     const box = /** @type {Box} */ ([plot[0] + to[0], plot[1] + to[1], to[2], to[3]]);
+    if (box[2] <= 0 || box[3] <= 0) continue;
     if (image) pen.image(image, from, box);
-    else pen.box(...box, palette.paper);
+    else pen.box(...box, palette.hidden[0]); // not known yet: neither nothing nor hidden
   }
   const [x, y, w, h] = matrixBox(scene);
   pen.frame(x - 0.5, y - 0.5, w + 1, h + 1, palette.line, 1);
@@ -168,9 +169,10 @@ function chosenIn(units, first, end) {
  * @param {Set<number>} special
  * @param {number} zoom
  * @param {number} size  of the plot, along the axis
+ * @param {number} apart  pixels
  */
-const clearOf = (marks, special, zoom, size) =>
-  marks.filter(({ index, at }) => at >= 0 && at <= size && [...special].every((other) => Math.abs(other - index) * zoom >= ROOM - 1));
+const clearOf = (marks, special, zoom, size, apart) =>
+  marks.filter(({ index, at }) => at >= 0 && at <= size && [...special].every((other) => Math.abs(other - index) * zoom >= apart));
 
 /** What is said at the left of each row that has room. @param {Pen} pen @param {Scene} scene */
 function drawRowNames(pen, scene) {
@@ -187,7 +189,7 @@ function drawRowNames(pen, scene) {
     const colour = index === row ? palette.mark : named || strong ? palette.ink : palette.soft;
     pen.text(text, right, y + 0.5, { colour, size: named ? LABEL : SMALL, align: "end", weight: strong ? 600 : 400 });
   };
-  for (const { index } of clearOf(marks, special, camera.zoom, plot[3])) put(index, false);
+  for (const { index } of clearOf(marks, special, camera.zoom, plot[3], each ? ROOM - 1 : 18)) put(index, false);
   if (each) drawJoins(marks, rows, (from, to) => pen.box(plot[0] - 5, plot[1] + camera.top + (from + 0.25) * camera.zoom, 1.5, (to - from + 0.5) * camera.zoom, palette.soft));
   for (const index of special) put(index, true);
 }
@@ -227,7 +229,7 @@ function drawColumnNames(pen, scene) {
     if (strong && !leaning) pen.box(x - 9, 0, 18, plot[1] - 2, palette.paper);
     pen.text(text, x, plot[1] - 8, { colour, size: LABEL, turn, weight: strong ? 600 : 400 });
   };
-  for (const { index } of clearOf(marks, special, camera.zoom, plot[2])) put(index, false);
+  for (const { index } of clearOf(marks, special, camera.zoom, plot[2], each ? ROOM - 1 : 52)) put(index, false);
   if (each) drawJoins(marks, columns, (from, to) => pen.box(plot[0] + camera.left + (from + 0.25) * camera.zoom, plot[1] - 4, (to - from + 0.5) * camera.zoom, 1.5, palette.soft));
   for (const index of special) put(index, true);
 }

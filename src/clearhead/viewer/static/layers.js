@@ -1,10 +1,18 @@
 // The cells of a map as pictures: which tiles stand where, in which colours.
 
+import { within } from "./camera.js";
 import { make } from "./dom.js";
 import { Tiles, lastLevel, levelFor, spotsIn, SIDE } from "./tiles.js";
 import { Scale, leastAbove0, lookup, paint } from "./tint.js";
 
-/** @typedef {import("./tiles.js").Tile & {low: number, hidden: boolean, drawn?: {canvas: HTMLCanvasElement, scale: string}}} Sheet */
+/**
+ * A tile with its smallest value above 0, whether the mask hides any of it, and in which of its cells
+ * ([top, bottom) x [left, right)) nothing is known yet.
+ * @typedef {import("./tiles.js").Tile & {low: number, hidden: boolean, pending: Area[], drawn?: {canvas: HTMLCanvasElement, scale: string}}} Sheet
+ *
+ * Rows [a, b) and columns [c, d), in units.
+ * @typedef {[number, number, number, number]} Area
+ */
 /** @typedef {import("./tiles.js").Spot} Spot */
 /** @typedef {import("./draw.js").Piece} Piece */
 /** @typedef {import("./pens.js").Box} Box */
@@ -30,6 +38,8 @@ export class Layers {
     this.camera = null;
     /** @type {Spot[]} */
     this.wanted = [];
+    /** @type {[number, number]} what is looked at */
+    this.focus = [0, 0];
     this.lastWant = -Infinity;
     this.since = -Infinity;
     /** @type {{name: string, colours: Uint32Array}} */
@@ -54,10 +64,11 @@ export class Layers {
     this.last = lastLevel(camera.rows, camera.columns);
     /** @param {Spot} spot @param {AbortSignal} signal */
     const fetch = async (spot, signal) => {
-      const { json, arrays } = await this.app.source.ask(run, "tile", { ...picture, pool, ...spot }, signal);
+      const near = this.focus;
+      const { json, arrays } = await this.app.source.ask(run, "tile", { ...picture, pool, ...spot, near }, signal);
       const [values] = arrays;
-      const { rows, columns, top, done } = json;
-      return { values, rows, columns, top, done, low: leastAbove0(values), hidden: values.some(Number.isNaN) };
+      const { rows, columns, top, done, pending = [] } = json;
+      return { values, rows, columns, top: top ?? 0, done, pending, low: leastAbove0(values), hidden: hides(values, columns, pending) };
     };
     const failed = (/** @type {unknown} */ error) => this.app.say(error, () => (this.tiles?.resume(), this.changed()));
     this.tiles = new Tiles(fetch, { most: MOST_TILES, changed: this.changed, failed });
@@ -107,6 +118,7 @@ export class Layers {
   pieces(kind, palette, focus, dots, plot) {
     const camera = /** @type {import("./camera.js").Camera} */ (this.camera);
     this.look();
+    this.focus = [Math.round(within(focus[0], 0, camera.rows - 1)), Math.round(within(focus[1], 0, camera.columns - 1))];
     const spots = spotsIn(this.level, camera.bounds, focus);
     this.want(spots, focus);
     const own = spots.map((spot) => this.get(spot)).filter((tile) => tile !== undefined);
@@ -116,38 +128,49 @@ export class Layers {
     const name = `${this.scale.name} ${palette.dark}`;
     if (name !== this.table.name) this.table = { name, colours: lookup(this.scale, palette.ramp) };
     const edge = edges(camera, dots, plot);
-    const part = parts(camera);
     /** @type {Piece[]} */
     const pieces = [];
     let hidden = false;
     for (const spot of spots) {
-      const found = this.standing(spot);
-      for (const { tile, at, of } of found) {
+      for (const { tile, area, of } of this.standing(spot)) {
         hidden ||= tile?.hidden ?? false;
-        pieces.push({ image: tile ? this.picture(tile) : null, from: part(at, of), to: edge(at) });
+        pieces.push({ image: tile ? this.picture(tile) : null, from: part(area, of), to: edge(area) });
       }
     }
     return { pieces, hidden, scale: this.scale };
   }
 
   /**
-   * What stands at a spot: its tile; or a coarser one, and on it the finer ones that are here.
+   * What stands at a spot, from below: a coarser tile where its own has not come, on it the finer ones
+   * that are here, and its own.
    * @param {Spot} spot
-   * @returns {{tile: Sheet | null, at: Spot, of: Spot}[]}
+   * @returns {{tile: Sheet | null, area: Area, of: Spot}[]}
    */
   standing(spot) {
-    const own = this.get(spot);
-    if (own) return [{ tile: own, at: spot, of: spot }];
+    const camera = /** @type {import("./camera.js").Camera} */ (this.camera);
+    const [own, area] = [this.get(spot), areaOf(spot, camera)];
+    if (own && !own.pending.length) return [{ tile: own, area, of: spot }];
+    const cell = 2 ** spot.level;
+    const open = own ? own.pending.map(([a, b, c, d]) => cut([area[0] + a * cell, area[0] + b * cell, area[2] + c * cell, area[2] + d * cell], area)) : [area];
     const above = this.tiles?.above(spot, this.last) ?? null;
-    /** @type {{tile: Sheet | null, at: Spot, of: Spot}[]} */
-    const standing = [{ tile: /** @type {Sheet | null} */ (above?.tile ?? null), at: spot, of: above?.spot ?? spot }];
-    if (!spot.level) return standing;
-    for (const [down, right] of [[0, 0], [0, 1], [1, 0], [1, 1]]) {
-      const at = { level: spot.level - 1, row: spot.row * 2 + down, column: spot.column * 2 + right };
-      const tile = this.get(at);
-      if (tile) standing.push({ tile, at, of: at });
-    }
+    const tile = /** @type {Sheet | null} */ (above && !(/** @type {Sheet} */ (above.tile).pending.length) ? above.tile : null);
+    /** @type {{tile: Sheet | null, area: Area, of: Spot}[]} */
+    const standing = open.map((part) => ({ tile, area: part, of: above?.spot ?? spot }));
+    if (own) standing.push({ tile: own, area, of: spot });
+    else if (spot.level) standing.push(...this.finer(spot));
     return standing;
+  }
+
+  /** The tiles one level below a spot that are here. @param {Spot} spot */
+  finer(spot) {
+    const camera = /** @type {import("./camera.js").Camera} */ (this.camera);
+    const found = [];
+    for (const [down, right] of [[0, 0], [0, 1], [1, 0], [1, 1]]) {
+      const of = { level: spot.level - 1, row: spot.row * 2 + down, column: spot.column * 2 + right };
+      const tile = this.get(of);
+      if (tile && !tile.pending.length && !tile.hidden) found.push({ tile, area: areaOf(of, camera), of });
+    }
+    return found;
   }
 
   /**
@@ -207,34 +230,43 @@ export class Layers {
 const same = (one, other) =>
   one.length === other.length && one.every((spot, at) => spot.level === other[at].level && spot.row === other[at].row && spot.column === other[at].column);
 
-/**
- * Which part of a tile, in its cells, covers a spot; the last cell of a side may cover less than the others.
- * @param {import("./camera.js").Camera} camera
- * @returns {(at: Spot, of: Spot) => Box}
- */
-function parts({ rows, columns }) {
-  return (at, of) => {
-    const [span, cell] = [SIDE * 2 ** at.level, 2 ** of.level];
-    const long = (/** @type {number} */ from, /** @type {number} */ all) => Math.min(span, all - from * span) / cell;
-    const [x, y] = [(at.column * span) / cell - of.column * SIDE, (at.row * span) / cell - of.row * SIDE];
-    return [x, y, long(at.column, columns), long(at.row, rows)];
+/** @param {Spot} spot @param {{rows: number, columns: number}} of @returns {Area} */
+function areaOf({ level, row, column }, { rows, columns }) {
+  const span = SIDE * 2 ** level;
+  return [row * span, Math.min(rows, (row + 1) * span), column * span, Math.min(columns, (column + 1) * span)];
+}
+
+/** @param {Area} area @param {Area} to @returns {Area} */
+const cut = ([a, b, c, d], to) => [Math.max(a, to[0]), Math.min(b, to[1]), Math.max(c, to[2]), Math.min(d, to[3])];
+
+/** Which part of a tile, in its cells, covers an area. @param {Area} area @param {Spot} of @returns {Box} */
+function part([a, b, c, d], { level, row, column }) {
+  const cell = 2 ** level;
+  return [c / cell - column * SIDE, a / cell - row * SIDE, (d - c) / cell, (b - a) / cell];
+}
+
+/** Whether the mask hides any cell of a tile that is known. @param {Float32Array} values @param {number} columns @param {Area[]} pending */
+function hides(values, columns, pending) {
+  if (!pending.length) return values.some(Number.isNaN);
+  const known = (/** @type {number} */ at) => {
+    const [row, column] = [Math.floor(at / columns), at % columns];
+    return !pending.some(([a, b, c, d]) => row >= a && row < b && column >= c && column < d);
   };
+  return values.some((value, at) => Number.isNaN(value) && known(at));
 }
 
 /**
- * Where a tile stands in the plot, its edges on the screen's dots so that neighbours meet without a seam.
+ * Where an area stands in the plot, its edges on the screen's dots so that neighbours meet without a seam.
  * @param {import("./camera.js").Camera} camera
  * @param {number} dots
  * @param {Box} plot
- * @returns {(spot: Spot) => Box}
+ * @returns {(area: Area) => Box}
  */
-function edges({ left, top, zoom, rows, columns }, dots, plot) {
+function edges({ left, top, zoom }, dots, plot) {
   const snap = (/** @type {number} */ at, /** @type {number} */ from) => Math.round((from + at) * dots) / dots - from;
-  return ({ level, row, column }) => {
-    const span = SIDE * 2 ** level;
-    const [x, y] = [snap(left + column * span * zoom, plot[0]), snap(top + row * span * zoom, plot[1])];
-    const right = snap(left + Math.min(columns, (column + 1) * span) * zoom, plot[0]);
-    const bottom = snap(top + Math.min(rows, (row + 1) * span) * zoom, plot[1]);
+  return ([a, b, c, d]) => {
+    const [x, y] = [snap(left + c * zoom, plot[0]), snap(top + a * zoom, plot[1])];
+    const [right, bottom] = [snap(left + d * zoom, plot[0]), snap(top + b * zoom, plot[1])];
     return [x, y, Math.max(1 / dots, right - x), Math.max(1 / dots, bottom - y)];
   };
 }

@@ -23,7 +23,7 @@ import { continues, count, nameOf, tokensOf } from "./units.js";
 
 const SETTLED = 140; // ms after the last move until the state, and so the link, follows
 const MARGIN = { right: 30, bottom: 14 }; // pixels around the cells
-const MEASURED = 300; // names, from the first, that the room for names is made for
+const MEASURED = 300; // names, all along the axis, that the room for names is made for
 const KEY_STEP = 10; // pixels, at least, that an arrow key moves by
 
 /** @typedef {import("./app.js").View} View */
@@ -126,7 +126,7 @@ export class MapView {
     this.sides = [rows, columns].map((axis) => ({
       name: (/** @type {number} */ index) => nameOf(axis, unit, index),
       joined: (/** @type {number} */ index) => unit === "tokens" && continues(axis, index),
-      ends: axis.documents.length > 1 ? endsOf(axis, unit) : [],
+      ends: endsOf(axis, unit),
     }));
     this.update(this.app.state);
   }
@@ -207,7 +207,8 @@ export class MapView {
     if (this.longest?.of !== this.sides) {
       const widest = (/** @type {import("./draw.js").Side} */ side, /** @type {number} */ size) => {
         let most = 0;
-        for (let at = 0; at < Math.min(size, MEASURED); at++) most = Math.max(most, this.measure(side.name(at), 12));
+        const step = Math.max(1, size / MEASURED);
+        for (let at = 0; at < size; at += step) most = Math.max(most, this.measure(side.name(Math.floor(at)), 12));
         return most;
       };
       const sizes = [this.camera?.rows ?? 0, this.camera?.columns ?? 0];
@@ -496,13 +497,14 @@ export class MapView {
 }
 
 /**
- * Where documents end, in units.
+ * Where one document ends and another begins, in units; special tokens of their own are none.
  * @param {import("./source.js").Axis} axis
  * @param {State["unit"]} unit
  */
 function endsOf(axis, unit) {
-  if (unit === "tokens") return axis.documents.slice(0, -1).map(([, end]) => end);
-  const ends = new Set(axis.documents.slice(0, -1).map(([, end]) => end));
+  const documents = axis.documents.filter(([first, end]) => axis.tokens.slice(first, end).some((token) => !token[5]));
+  const ends = new Set(documents.slice(0, -1).map(([, end]) => end));
+  if (unit === "tokens" || !ends.size) return [...ends];
   const found = [];
   for (let at = 0; at < count(axis, unit) - 1; at++) if (ends.has(tokensOf(axis, unit, at)[1])) found.push(at + 1);
   return found;

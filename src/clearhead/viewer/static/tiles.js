@@ -5,8 +5,7 @@ import { isCancelled } from "./source.js";
 export const SIDE = 256; // cells of a tile, each way
 
 const AT_ONCE = 4; // questions under way; a browser sends six at a time, and two are for what the pointer asks
-const FIRST_WAIT = 150; // ms until an unfinished tile is asked for again; then twice as long, up to
-const LONGEST_WAIT = 2400;
+const REST = 30; // ms until an unfinished tile is asked for again: each time a source does a part of it
 
 /**
  * A place in the pyramid: a cell of level L covers 2^L x 2^L units.
@@ -70,7 +69,7 @@ export class Tiles {
     this.wanted = new Map();
     /** @type {Map<string, AbortController>} */
     this.asked = new Map();
-    /** @type {Map<string, {wait: number, timer: ReturnType<typeof setTimeout> | null}>} unfinished */
+    /** @type {Map<string, ReturnType<typeof setTimeout>>} unfinished, and not to be asked for just now */
     this.resting = new Map();
     this.stopped = false;
   }
@@ -83,9 +82,9 @@ export class Tiles {
       this.asked.delete(key);
       asked.abort();
     }
-    for (const [key, rest] of this.resting) {
-      if (this.wanted.has(key) || rest.timer === null) continue;
-      clearTimeout(rest.timer);
+    for (const [key, timer] of this.resting) {
+      if (this.wanted.has(key)) continue;
+      clearTimeout(timer);
       this.resting.delete(key);
     }
     this.ask();
@@ -125,8 +124,7 @@ export class Tiles {
 
   /** @param {string} key */
   needs(key) {
-    const rest = this.resting.get(key);
-    return rest ? rest.timer === null : !this.kept.has(key) || !this.kept.get(key)?.done;
+    return !this.resting.has(key) && !this.kept.get(key)?.done;
   }
 
   ask() {
@@ -149,8 +147,7 @@ export class Tiles {
       if (controller.signal.aborted) return;
       this.kept.delete(key);
       this.kept.set(key, tile);
-      if (tile.done) this.resting.delete(key);
-      else this.rest(key);
+      if (!tile.done) this.rest(key);
       this.changed();
     } catch (error) {
       if (controller.signal.aborted || isCancelled(error)) return;
@@ -163,12 +160,11 @@ export class Tiles {
 
   /** Ask again after a while. @param {string} key */
   rest(key) {
-    const wait = Math.min(LONGEST_WAIT, (this.resting.get(key)?.wait ?? FIRST_WAIT / 2) * 2);
-    const timer = setTimeout(() => {
-      this.resting.set(key, { wait, timer: null });
+    const again = () => {
+      this.resting.delete(key);
       this.ask();
-    }, wait);
-    this.resting.set(key, { wait, timer });
+    };
+    this.resting.set(key, setTimeout(again, REST));
   }
 
   /** Drop what was used longest ago. What is wanted stays. */
