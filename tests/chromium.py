@@ -20,9 +20,23 @@ class Page:
 
     def open(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
         """Load a file and wait until its script is done; anything but that file is a failure."""
+        self.visit(path.as_uri(), width=width, dark=dark)
+        self.wait("document.documentElement.dataset.ready === 'yes'")
+
+    def visit(
+        self,
+        url: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        dark: bool = False,
+        motion: bool = False,
+        touch: bool = False,
+    ) -> None:
+        """Load an address as somebody with this screen and these wishes sees it."""
         features = {
             "prefers-color-scheme": "dark" if dark else "light",
-            "prefers-reduced-motion": "reduce",
+            "prefers-reduced-motion": "no-preference" if motion else "reduce",
         }
         self.call(
             "Emulation.setEmulatedMedia",
@@ -31,13 +45,15 @@ class Page:
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
-            height=900,
+            height=height,
             deviceScaleFactor=1,
-            mobile=False,
+            mobile=touch,
         )
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Emulation.setTouchEmulationEnabled", enabled=touch, maxTouchPoints=5)
+        self.call("Page.navigate", url="about:blank")  # the same address with another # is a load
+        self._browser.forget("Page.loadEventFired", self._session)
+        self.call("Page.navigate", url=url)
         self._browser.wait_for("Page.loadEventFired", self._session)
-        self.wait("document.documentElement.dataset.ready === 'yes'")
 
     def js(self, code: str) -> Any:
         """The value of an expression in the page."""
@@ -80,9 +96,35 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, *, shift: bool = False) -> None:
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, modifiers=8 * shift)
+
+    def tap(self, x: float, y: float) -> None:
+        """A click of the mouse."""
+        self.drag([(x, y)])
+
+    def drag(self, path: list[tuple[float, float]], *, shift: bool = False) -> None:
+        """Press the mouse at the first point, move it along the others, let go at the last."""
+        held = {"button": "left", "modifiers": 8 * shift, "clickCount": 1}
+        self.call(
+            "Input.dispatchMouseEvent", type="mousePressed", x=path[0][0], y=path[0][1], **held
+        )
+        for x, y in path[1:]:
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y, **held, buttons=1)
+        x, y = path[-1]
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, **held)
+
+    def wheel(self, x: float, y: float, down: float) -> None:
+        """Turn the wheel by so many pixels."""
+        self.call("Input.dispatchMouseEvent", type="mouseWheel", x=x, y=y, deltaX=0, deltaY=down)
+
+    def touch(self, paths: list[list[tuple[float, float]]]) -> None:
+        """Put a finger on each path's first point and move all of them along, then lift them."""
+        for step, kind in enumerate(["touchStart"] + ["touchMove"] * (len(paths[0]) - 1)):
+            points = [{"x": path[step][0], "y": path[step][1]} for path in paths]
+            self.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
 
 class Chromium:
@@ -129,6 +171,14 @@ class Chromium:
             event["method"] == method and event.get("sessionId") == session for event in self.events
         ):
             self.events.append(self._receive())
+
+    def forget(self, method: str, session: str) -> None:
+        """Drop the events of a kind that have come."""
+        self.events = [
+            event
+            for event in self.events
+            if event["method"] != method or event.get("sessionId") != session
+        ]
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._rest:

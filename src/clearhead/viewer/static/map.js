@@ -226,6 +226,7 @@ export class MapView {
     const dots = devicePixelRatio || 1;
     const { clientWidth: width, clientHeight: height } = this.stage;
     const scene = this.scene(width, height, dots);
+    this.asked.hover(this.pointed && this.layers.level === 0 ? this.pointed[0] : null);
     if (!this.layers.ready) {
       this.soon();
       return;
@@ -240,6 +241,7 @@ export class MapView {
     drawMap(new CanvasPen(context, this.app.palette), scene);
     this.minimap.update(camera, this.layers.overview(this.app.palette), this.app.palette);
     this.legend.update(scene.scale, this.app.palette, scene.hidden, this.pixel());
+    if (this.pointed) this.say(); // what is under the pointer may have come, or become another level's
   }
 
   /**
@@ -297,7 +299,6 @@ export class MapView {
     const cell = at && at[0] !== null && at[1] !== null ? /** @type {[number, number]} */ ([at[0], at[1]]) : null;
     if (String(cell) === String(this.pointed)) return;
     this.pointed = cell;
-    this.asked.hover(cell && this.layers.level === 0 ? cell[0] : null);
     this.aloud = aloud;
     this.say();
     this.soon();
