@@ -364,8 +364,9 @@ def test_a_killed_server_is_said_and_nothing_is_asked_again_unseen(
     assert page.js("probe.asked") == asked
     assert page.js("document.querySelector('.cells').toDataURL()") != before  # it still moves
     page.js("document.querySelector('.notice .chip').click()")
-    page.wait("!document.querySelector('.notice').hidden && probe.flying === 0")
-    assert page.js("probe.asked") > asked
+    page.wait(
+        f"probe.asked > {asked} && !probe.flying && !document.querySelector('.notice').hidden"
+    )
 
 
 LONG = 1 << 17

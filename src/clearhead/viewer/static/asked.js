@@ -14,10 +14,12 @@ export class Asked {
   /**
    * @param {import("./app.js").App} app
    * @param {() => void} answered
+   * @param {(error: unknown) => void} failed  nothing is tried again unseen: `forgetAll` does, when it is wished
    */
-  constructor(app, answered) {
+  constructor(app, answered, failed) {
     this.app = app;
     this.answered = answered;
+    this.failed = failed;
     this.key = "";
     this.run = "";
     /** @type {import("./source.js").Picture | null} */
@@ -77,7 +79,7 @@ export class Asked {
       this.removed = json;
       this.answered();
     } catch (error) {
-      if (!signal.aborted) this.app.say(error, () => void this.askRemoved());
+      if (!signal.aborted) this.failed(error);
     }
   }
 
@@ -92,13 +94,13 @@ export class Asked {
       this.mass = (await this.ask("mass", part, signal)).json;
     } catch (error) {
       if (signal.aborted || isCancelled(error)) return;
-      if (!(error instanceof Refused)) return this.app.say(error);
+      if (!(error instanceof Refused)) return this.failed(error);
       if ((b - a) * (d - c) > MOST_CELLS) this.mass = `Its weight is not known here: ${error.message}`;
       else {
         try {
           this.mass = massOf((await this.ask("window", part, signal)).arrays[0], d - c, a);
         } catch (failed) {
-          if (!signal.aborted) this.app.say(failed);
+          if (!signal.aborted) this.failed(failed);
           return;
         }
       }
@@ -169,8 +171,14 @@ export class Asked {
     } catch (error) {
       if (picture !== this.key) return;
       if (signal.aborted || isCancelled(error)) profiles.delete(key);
-      else this.app.say(error, () => (profiles.delete(key), this.answered())); // stays asked: nothing is tried again unseen
+      else this.failed(error); // and it stays asked
     }
+  }
+
+  /** Ask all that is wanted anew. */
+  forgetAll() {
+    this.key = "";
+    this.hovered = null;
   }
 
   /** Keep the latest, and what is pinned. */

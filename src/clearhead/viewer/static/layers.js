@@ -25,10 +25,12 @@ export class Layers {
   /**
    * @param {import("./app.js").App} app
    * @param {() => void} changed
+   * @param {(error: unknown) => void} failed
    */
-  constructor(app, changed) {
+  constructor(app, changed, failed) {
     this.app = app;
     this.changed = changed;
+    this.failed = failed;
     this.key = "";
     this.level = 0;
     this.last = 0;
@@ -70,8 +72,7 @@ export class Layers {
       const { rows, columns, top, done, pending = [] } = json;
       return { values, rows, columns, top: top ?? 0, done, pending, low: leastAbove0(values), hidden: hides(values, columns, pending) };
     };
-    const failed = (/** @type {unknown} */ error) => this.app.say(error, () => (this.tiles?.resume(), this.changed()));
-    this.tiles = new Tiles(fetch, { most: MOST_TILES, changed: this.changed, failed });
+    this.tiles = new Tiles(fetch, { most: MOST_TILES, changed: this.changed, failed: this.failed });
     this.wanted = [];
     this.lastWant = -Infinity;
     this.since = performance.now();

@@ -41,8 +41,9 @@ export class MapView {
     this.about = null;
     /** @type {Camera | null} */
     this.camera = null;
-    this.layers = new Layers(app, () => this.soon());
-    this.asked = new Asked(app, () => this.answered());
+    const failed = (/** @type {unknown} */ error) => app.say(error, () => this.retry());
+    this.layers = new Layers(app, () => this.soon(), failed);
+    this.asked = new Asked(app, () => this.answered(), failed);
     /** @type {[number, number] | null} */
     this.pointed = null;
     this.prepared = "";
@@ -406,6 +407,13 @@ export class MapView {
     }
     this.act((moved) => moved.reveal(...next));
     this.point(next, true);
+  }
+
+  /** The reader wishes to try again what has failed. */
+  retry() {
+    this.layers.tiles?.resume();
+    this.asked.forgetAll();
+    this.update(this.app.state);
   }
 
   answered() {
