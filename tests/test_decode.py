@@ -1,0 +1,177 @@
+"""Few queries against many keys: the rows of grouped heads together, the keys in shards."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import clearhead as ch
+from clearhead import _native, reference
+from subject import Sizes, Subject, laid_out
+
+INF, NAN = np.inf, np.nan
+DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
+
+# Beyond two shards of 1024 keys, and as many rows as each way of working takes: 1 and 2 rows, a
+# strip of a few fours, all lanes of a panel, heads that need two panels.
+ONE = Sizes(B=2, H=3, G=3, T=1, S=2111, D=61, E=67)
+TWO = Sizes(B=1, H=4, G=2, T=1, S=2053, D=64, E=64)
+STRIP = Sizes(B=2, H=14, G=2, T=1, S=2063, D=37, E=83)
+SHORT = Sizes(B=1, H=6, G=2, T=7, S=2081, D=67, E=31)
+PANEL = Sizes(B=1, H=10, G=2, T=11, S=2069, D=31, E=43)
+SPLIT = Sizes(B=1, H=71, G=1, T=1, S=1031, D=17, E=19)
+SIZES = pytest.mark.parametrize(
+    "n",
+    [ONE, TWO, STRIP, SHORT, PANEL, SPLIT],
+    ids=["one", "two", "strip", "short", "panel", "split"],
+)
+
+
+class Decode(Subject):
+    def attend(self, q, k, v, **options):
+        return ch.attention_with_lse(q, k, v, **options)
+
+
+@pytest.fixture(params=DTYPES, ids=["float64", "float32", "float16", "bfloat16"])
+def subject(request, rng):
+    own = Decode()
+    own.dtype, own.rng = request.param, rng
+    return own
+
+
+@SIZES
+def test_it_is_the_reference_in_every_way_of_working(n, subject) -> None:
+    q, k, v = subject.qkv(n)
+    subject.check(q, k, v)
+    window = subject.window(n.T, n.S, 1499, 0)
+    subject.check(q, k, v, mask=ch.window(1499, 0), array_mask=window)
+
+
+@SIZES
+def test_masks_biases_caps_and_sinks_are_those_of_each_head(n, subject) -> None:
+    q, k, v = subject.qkv(n)
+    mask = subject.rng.random((n.B, n.H, n.T, n.S)) < 0.5
+    mask[:, 1, 0] = False
+    bias = subject.draw(n.B, n.H, n.T, n.S, size=2)
+    bias[..., n.S // 3] = -INF
+    subject.check(q, k, v, mask=mask, bias=bias, softcap=3.0, sink=subject.draw(n.H))
+    slopes = subject.rng.random(n.H)
+    distance = np.arange(n.T)[:, None] + (n.S - n.T) - np.arange(n.S)
+    rule = (-slopes[:, None, None] * np.abs(distance)).astype(np.float32)
+    if subject.dtype in (np.float32, np.float64):
+        out, lse = ch.attention_with_lse(q, k, v, bias=ch.alibi(slopes))
+        want = ch.attention_with_lse(q, k, v, bias=rule.astype(subject.dtype))
+        np.testing.assert_allclose(out, want.out, rtol=2e-4, atol=2e-6)
+        np.testing.assert_allclose(lse, want.lse, rtol=2e-5)
+
+
+def test_lengths_and_documents_end_shards_early(subject) -> None:
+    n = STRIP
+    q, k, v = subject.qkv(n)
+    lengths = np.array([1500, 3])
+    meant = np.arange(n.S) < lengths[:, None, None, None]
+    subject.check(q, k, v, mask=ch.lengths(lengths), array_mask=meant)
+    keys = np.arange(n.S) // 601
+    subject.check(q, k, v, mask=ch.documents(np.array([2]), keys), array_mask=(keys == 2)[None])
+
+
+@pytest.mark.parametrize("layout", ["transposed", "backwards", "heads inside", "unaligned"])
+@pytest.mark.parametrize("n", [STRIP, SHORT, PANEL], ids=["strip", "short", "panel"])
+def test_caches_of_any_strides(n, layout, subject) -> None:
+    q, k, v = (laid_out(x, layout) for x in subject.qkv(n))
+    subject.check(q, k, v)
+    plain = np.ascontiguousarray(k)
+    subject.check(q, plain, v)
+
+
+@SIZES
+@pytest.mark.parametrize("poison", [NAN, INF, -INF])
+def test_what_is_hidden_has_no_effect_in_any_shard(n, poison, subject) -> None:
+    q, k, v = subject.qkv(n)
+    mask = np.ones((n.T, n.S), bool)
+    hidden = [3, n.S // 2, n.S - 1]
+    mask[:, hidden] = False
+    bad_k, bad_v = k.copy(), v.copy()
+    bad_k[..., hidden, :] = bad_v[..., hidden, :] = poison
+    subject.check(q, bad_k, bad_v, clean=(q, k, v), mask=mask)
+
+
+@SIZES
+def test_nan_in_one_key_reaches_all_that_see_it_and_no_others(n, subject) -> None:
+    q, k, v = subject.qkv(n)
+    bad = k.copy()
+    bad[0, 0, n.S - n.S // 3, 0] = NAN
+    out, lse = subject.check(q, bad, v, clean=(q, k, v))
+    group = n.H // n.G
+    assert np.isnan(out[0, :group]).all() and np.isnan(lse[0, :group]).all()
+    assert not np.isnan(out[0, group:]).any() and not np.isnan(out[1:]).any()
+    # A shard whose only scores are NaN, beside others that are sound.
+    bad[..., n.S - 5 :, :] = NAN
+    seen = (np.arange(n.S) < 100) | (np.arange(n.S) >= n.S - 5)
+    assert np.isnan(ch.attention(q, bad, v, mask=seen)).all()
+
+
+@SIZES
+def test_the_bits_do_not_depend_on_the_threads(n, subject) -> None:
+    q, k, v = subject.qkv(n)
+    before, results = ch.num_threads(), []
+    try:
+        for count in (1, 2, 5):
+            ch.set_num_threads(count)
+            out, lse = ch.attention_with_lse(q, k, v, sink=q[0, :, 0, 0])
+            results.append(out.tobytes() + lse.tobytes())
+    finally:
+        ch.set_num_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+def test_one_far_key_outweighs_every_other_shard() -> None:
+    """The states' references differ by more than float32 can tell apart."""
+    q = np.ones((1, 4, 1, 16), np.float32)
+    k = np.zeros((1, 1, 5003, 16), np.float32)
+    v = np.zeros((1, 1, 5003, 16), np.float32)
+    k[0, 0, 4001], v[0, 0, 4001] = 1e4, 7
+    out, lse = ch.attention_with_lse(q, k, v, scale=1.0)
+    assert (out == 7).all() and (lse == np.float32(16e4)).all()
+
+
+def test_long_sums_keep_their_digits(rng) -> None:
+    """Equal scores over 300,000 keys: each weight is far below the last digit of their sum."""
+    q = np.zeros((1, 2, 1, 8), np.float32)
+    k = np.zeros((1, 1, 300007, 8), np.float32)
+    v = rng.normal(1, 1, size=(1, 1, 300007, 3)).astype(np.float32)
+    out, lse = ch.attention_with_lse(q, k, v)
+    np.testing.assert_allclose(out[0, :, 0], [v[0, 0].mean(0, dtype=np.float64)] * 2, rtol=2e-6)
+    np.testing.assert_allclose(lse, np.log(300007), rtol=2e-7)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [TWO, STRIP, SHORT], ids=["two", "strip", "short"])
+def test_every_instruction_set_decodes_alike(n, dtype, rng) -> None:
+    own = Decode()
+    own.dtype, own.rng = dtype, rng
+    q, k, v = own.qkv(n)
+    before = ch.isa()
+    try:
+        for isa in ch.available_isas():
+            _native.choose_isa(isa)
+            own.check(q, k, v, sink=own.draw(n.H))
+    finally:
+        _native.choose_isa(before)
+
+
+def test_decoding_with_a_cache_is_the_last_row_of_the_whole(rng) -> None:
+    n = STRIP._replace(T=1200, S=1200)
+    q, k, v = (
+        rng.normal(size=(n.H, n.T, n.D)).astype(np.float32),
+        rng.normal(size=(n.G, n.S, n.D)).astype(np.float32),
+        rng.normal(size=(n.G, n.S, n.E)).astype(np.float32),
+    )
+    cache = ch.KeyValueCache()
+    cache.append(k[:, :1150], v[:, :1150])
+    for t in range(1150, 1200, 7):
+        stop = min(t + 7, 1200)
+        keys, values = cache.append(k[:, t:stop], v[:, t:stop])
+        out = ch.attention(q[:, t:stop], keys, values, mask=ch.causal())
+        seen = np.arange(stop) <= np.arange(t, stop)[:, None]
+        want = reference.forward(q[:, t:stop], k[:, :stop], v[:, :stop], mask=seen)[0]
+        np.testing.assert_allclose(out, want, atol=2e-6)
