@@ -172,7 +172,8 @@ class Backward {
         for (int64_t r = 0; r < at.rows; ++r) {
             const double x =
                 read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
-            // Scores of few keys are near 0, and keep their digits: the factor takes the whole part.
+            // Scores of few keys are near 0, and keep their digits: the factor takes the whole
+            // part.
             const double whole = std::abs(x) < kNear ? std::rint(x) : 0;
             shifts[r] = static_cast<Real>(x == -INFINITY ? INFINITY : x - whole);  // no weights
             factors[r] = static_cast<Real>(

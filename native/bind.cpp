@@ -19,6 +19,7 @@
 #include "attention.hpp"
 #include "backward.hpp"
 #include "dispatch.hpp"
+#include "dots.hpp"
 #include "mask.hpp"
 #include "observe.hpp"
 #include "threads.hpp"
@@ -386,6 +387,21 @@ NB_MODULE(_native, m) {
             return kernels().multiply_adds[0](n);
         },
         nb::arg("n"));
+    m.def(
+        "weights",
+        [](int64_t n) {
+            const nb::gil_scoped_release release;
+            return kernels().weights[0](n);
+        },
+        nb::arg("n"));
+    m.def(
+        "dot_products",
+        [](int64_t n) {
+            const nb::gil_scoped_release release;
+            const Dots* dots = kernels().dots;
+            return dots ? dots->multiply_adds(n) : 0;
+        },
+        nb::arg("n"), "multiply_adds of the instructions for bfloat16; 0 where there are none.");
     m.def("read_all", read_all_py, nb::arg("data").noconvert(),
           nb::sig("def read_all(data: Array) -> int"),
           "Reads a contiguous float32 array once, by all threads; returns the bytes.");

@@ -159,6 +159,9 @@ struct Kernels {
     // benchmarks measure against. Returns the floating-point operations done.
     int64_t (*multiply_adds[2])(int64_t n);
 
+    // The same for what is done to a score that is not a product. Returns the scores.
+    int64_t (*weights[2])(int64_t n);
+
     // Reads memory once and does no more with it than it must: the bandwidth that they measure
     // against. Returns the bytes read.
     int64_t (*read_all[2])(const void* data, int64_t bytes);

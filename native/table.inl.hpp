@@ -28,6 +28,7 @@ constexpr Kernels table(const char* isa) {
         .transpose_out = {transpose_out<float>, transpose_out<double>},
         .row_products = {row_products<float>, row_products<double>},
         .multiply_adds = {multiply_adds<float>, multiply_adds<double>},
+        .weights = {weights<float>, weights<double>},
         .read_all = {read_all<float>, read_all<double>},
     };
 }

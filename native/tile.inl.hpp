@@ -407,6 +407,28 @@ int64_t multiply_adds(int64_t n) {
     return 2 * n * R * V * S::kLanes;
 }
 
+// What stands between the products, for each score: factor, reference, 2^x, sum. The results feed
+// the next round, where they stay between 0 and 1.
+template <class Real>
+int64_t weights(int64_t n) {
+    using S = Simd<Real>;
+    constexpr int Vecs = 12, Sums = 4;
+    Vec<Real> x[1][Vecs], sum[1][Sums];
+    for (Vec<Real>& each : x[0]) each = S::set1(1);
+    for (Vec<Real>& each : sum[0]) each = S::set1(0);
+    volatile Real half = Real(0.5);
+    const Vec<Real> factor = S::set1(half), reference = S::set1(half);
+    for (int64_t round = 0; round < n; ++round) {
+#pragma GCC unroll 16
+        for (int j = 0; j < Vecs; ++j) {
+            x[0][j] = exp2_of_any<Real>(S::sub(S::mul(x[0][j], factor), reference));
+            sum[0][j % Sums] = S::add(sum[0][j % Sums], x[0][j]);
+        }
+    }
+    keep(sum);
+    return n * Vecs * S::kLanes;
+}
+
 // One stream: two, four or sixteen at once, with and without prefetch, read no faster.
 template <class Real>
 int64_t read_all(const void* data, int64_t bytes) {

@@ -75,6 +75,7 @@ class Report:
     def to_json(self) -> str:
         limits = {
             "flops": [[*key, value] for key, value in self.limits.flops.items()],
+            "weights": [[*key, value] for key, value in self.limits.weights.items()],
             "bandwidth": [[*key, value] for key, value in self.limits.bandwidth.items()],
         }
         rows = []
@@ -96,6 +97,7 @@ def from_json(text: str) -> Report:
             raise ValueError
         limits = Limits(
             {(isa, n): x for isa, n, x in whole["limits"]["flops"]},
+            {(isa, n): x for isa, n, x in whole["limits"]["weights"]},
             {(size, n): x for size, n, x in whole["limits"]["bandwidth"]},
         )
         rows = []
@@ -111,13 +113,13 @@ def from_json(text: str) -> Report:
 def merge(reports: Iterable[Report]) -> Report:
     """Runs of one machine put together; of a limit the most that was seen counts."""
     first, *others = reports
-    merged = Report(first.machine, Limits(dict(first.limits.flops), dict(first.limits.bandwidth)))
-    merged.measurements += first.measurements
-    for report in others:
-        for kind in ("flops", "bandwidth"):
+    merged = Report(first.machine, Limits(), list(first.measurements))
+    for report in (first, *others):
+        for kind in ("flops", "weights", "bandwidth"):
             into = getattr(merged.limits, kind)
             for key, value in getattr(report.limits, kind).items():
                 into[key] = max(value, into.get(key, 0.0))
+    for report in others:
         merged.measurements += report.measurements
     return merged
 

@@ -62,9 +62,12 @@ def limits(report: Report) -> str:
     def row(name: str, values: Iterable[float | None]) -> list[str]:
         return [name, *("-" if x is None else f"{x / 1e9:.1f}" for x in values)]
 
-    for isa in dict.fromkeys(isa for isa, _ in report.limits.flops):
-        values = (report.limits.flops.get((isa, n)) for n in counts)
-        rows.append(row(f"multiply-adds, {isa}, GFLOP/s", values))
+    for what, unit, found in (
+        ("products", "GFLOP/s", report.limits.flops),
+        ("weights", "G/s", report.limits.weights),
+    ):
+        for isa in dict.fromkeys(isa for isa, _ in found):
+            rows.append(row(f"{what}, {isa}, {unit}", [found.get((isa, n)) for n in counts]))
     for size in sorted({size for size, _ in report.limits.bandwidth}):
         values = (report.limits.bandwidth.get((size, n)) for n in counts)
         rows.append(row(f"reading {_size(size)}, GB/s", values))
