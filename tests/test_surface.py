@@ -30,7 +30,7 @@ FLOORS = [
     {"models", "viewer", "worked", "bench"},
     {"cli", "terminal", "heads_command", "map_command", "source", "view_command", "__main__"},
 ]
-ADAPTERS = {"torch", "_torch_operator", "jax", "hf", "dask", "widget"}
+ADAPTERS = {"torch", "_torch_operator", "jax", "hf", "dask", "widget", "notebook"}
 
 
 def floor(room: str) -> int | None:

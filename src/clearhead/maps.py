@@ -239,6 +239,15 @@ top_keys (1, 8, 128, 3), received (1, 8, 128))
         """
         return draw(self, head, rows, cols, ax)
 
+    def view(self) -> Any:
+        """The map in the app of `clearhead view`: a widget in a notebook, with `clearhead[widget]`.
+
+        Raises `ValueError` for a map with a batch of more than one.
+        """
+        from .notebook import view_map
+
+        return view_map(self)
+
     def __getitem__(self, index: Any) -> Any:
         with np.errstate(invalid="ignore", over="ignore"):  # NaN and inf in q or k are the caller's
             return self._indexed(index)

@@ -316,6 +316,16 @@ class AttentionRun:
 
         write(self, path)
 
+    def view(self) -> Any:
+        """The app of `clearhead view`: a widget in a notebook, with `clearhead[widget]`.
+
+        Without the extra the picture of one head; outside of a notebook a sentence that says how
+        to open it.
+        """
+        from ..notebook import view
+
+        return view(self)
+
     def plot(self, layer: int, head: int, ax: "Axes | None" = None) -> "Axes":
         """Draw one head as a heat map with matplotlib; returns the axes.
 

@@ -45,7 +45,7 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_SLOW = ("about", "heads", "rollout", "removed")
+SLOW = ("about", "heads", "rollout", "removed")
 _GONE = 499  # nobody is there to read it
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -155,7 +155,7 @@ class App:
                 answer.json["can"]["read"] = self.read is not None
             return answer.to_bytes()
 
-        body = await _while_there(request, self.desk.do(work, slow=question in _SLOW))
+        body = await _while_there(request, self.desk.do(work, slow=question in SLOW))
         return Response(body, media_type="application/octet-stream")
 
 
