@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { massOf } from "../../src/clearhead/viewer/static/asked.js";
+import { Mass } from "../../src/clearhead/viewer/static/asked.js";
 import { fitted, marksOn, roundStep } from "../../src/clearhead/viewer/static/axes.js";
 import { Palette, ink } from "../../src/clearhead/viewer/static/colour.js";
 import { barsOf } from "../../src/clearhead/viewer/static/draw.js";
@@ -112,9 +112,14 @@ test("a bar is the largest of the weights under its pixel, and none is lost", ()
   assert.deepEqual(barsOf(profile, 776, 779, 20, -15500), [[40, 19, Math.fround(0.9), 777]]);
 });
 
-test("the mass of a part is that of its rows that see anything", () => {
+test("the mass of a part is that of its rows that see anything, whatever the windows it comes in", () => {
   const cells = new Float32Array([0.25, 0.5, NaN, NaN, NaN, NaN, 0.125, 0, NaN]);
-  assert.deepEqual(massOf(cells, 3, 11), { mean: 0.4375, most: 0.75, row_of_most: 11 });
+  const [whole, parts] = [new Mass(), new Mass()];
+  whole.add(cells, 3, 11);
+  for (const row of [0, 1, 2]) parts.add(cells.subarray(3 * row, 3 * row + 3), 3, 11 + row);
+  assert.deepEqual(whole.said, { mean: 0.4375, most: 0.75, row_of_most: 11 });
+  assert.deepEqual(parts.said, whole.said);
+  assert.deepEqual(new Mass().said, { mean: 0, most: 0, row_of_most: 0 });
 });
 
 test("a wheel's lines and pixels and a trackpad's pinch zoom alike, and no event leaps", () => {

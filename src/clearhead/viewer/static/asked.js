@@ -1,14 +1,14 @@
 // What the map asks besides its tiles: profiles of rows and columns, what was left out, a part's weight.
 
-import { isCancelled, Refused } from "./source.js";
+import { isCancelled } from "./source.js";
 
 const REST = 70; // ms that the pointer rests on a row before its profile is asked for
 const KEPT = 12; // profiles
 const MOST_CELLS = 2 ** 20; // of a window
+const MOST_SUMMED = 2 ** 24; // of a chosen part
 
 /** @typedef {import("./state.js").State} State */
 /** @typedef {{profile: Float32Array, which: Float32Array | null}} Profile */
-/** @typedef {{mean: number, most: number, row_of_most: number}} Mass */
 
 export class Asked {
   /**
@@ -28,7 +28,7 @@ export class Asked {
     this.profiles = new Map();
     /** @type {any} */
     this.removed = null;
-    /** @type {Mass | string | null} */
+    /** @type {Mass["said"] | string | null} of the chosen part; a text: why it is not known */
     this.mass = null;
     this.massOf = "";
     /** @type {AbortController} */
@@ -84,28 +84,28 @@ export class Asked {
   }
 
   /**
-   * The weight of a part, exact: by the source where it can, else from the cells.
+   * The weight of a part, exact: from its cells, as many rows at a time as a question may be about.
    * @param {[number, number, number, number]} span
    */
   async askMass([a, b, c, d]) {
-    const { signal } = (this.spanEnding = new AbortController());
-    const part = { rows: [a, b], columns: [c, d] };
-    try {
-      this.mass = (await this.ask("mass", part, signal)).json;
-    } catch (error) {
-      if (signal.aborted || isCancelled(error)) return;
-      if (!(error instanceof Refused)) return this.failed(error);
-      if ((b - a) * (d - c) > MOST_CELLS) this.mass = `Its weight is not known here: ${error.message}`;
-      else {
-        try {
-          this.mass = massOf((await this.ask("window", part, signal)).arrays[0], d - c, a);
-        } catch (failed) {
-          if (!signal.aborted) this.failed(failed);
-          return;
-        }
-      }
+    if ((b - a) * (d - c) > MOST_SUMMED) {
+      this.mass = `More than ${MOST_SUMMED.toLocaleString("en")} weights: choose a smaller part, or larger units.`;
+      return;
     }
-    if (!signal.aborted) this.answered();
+    const { signal } = (this.spanEnding = new AbortController());
+    const [width, step] = [d - c, Math.max(1, Math.floor(MOST_CELLS / (d - c)))];
+    const found = new Mass();
+    try {
+      for (let row = a; row < b; row += step) {
+        const part = { rows: [row, Math.min(b, row + step)], columns: [c, d] };
+        found.add((await this.ask("window", part, signal)).arrays[0], width, row);
+      }
+    } catch (error) {
+      if (!signal.aborted) this.failed(error);
+      return;
+    }
+    this.mass = found.said;
+    this.answered();
   }
 
   /** The pointer is on a row: its profile will be wanted if it stays. @param {number | null} row */
@@ -191,27 +191,33 @@ export class Asked {
   }
 }
 
-/**
- * Of a window of cells: the sum of each row, its mean over rows that see anything, and the largest.
- * @param {Float32Array} cells
- * @param {number} width
- * @param {number} first  the row of the first
- * @returns {Mass}
- */
-export function massOf(cells, width, first) {
-  let [sum, rows, most, where] = [0, 0, -1, first];
-  for (let at = 0; at < cells.length; at += width) {
-    let row = 0;
-    let sees = false;
-    for (const weight of cells.subarray(at, at + width)) {
-      if (Number.isNaN(weight)) continue;
-      row += weight;
-      sees = true;
-    }
-    if (!sees) continue;
-    sum += row;
-    rows++;
-    if (row > most) [most, where] = [row, first + at / width];
+/** The sums of rows: their mean over those that see anything, and the largest. */
+export class Mass {
+  constructor() {
+    this.sum = 0;
+    this.rows = 0;
+    this.most = 0;
+    this.where = 0;
   }
-  return { mean: rows ? sum / rows : 0, most: Math.max(0, most), row_of_most: where };
+
+  /**
+   * Take in a window of cells.
+   * @param {Float32Array} cells
+   * @param {number} width
+   * @param {number} first  its first row
+   */
+  add(cells, width, first) {
+    for (let at = 0; at < cells.length; at += width) {
+      const seen = cells.subarray(at, at + width).filter((weight) => !Number.isNaN(weight));
+      if (!seen.length) continue;
+      const row = seen.reduce((sum, weight) => sum + weight, 0);
+      if (row > this.most || !this.rows) [this.most, this.where] = [row, first + at / width];
+      this.sum += row;
+      this.rows++;
+    }
+  }
+
+  get said() {
+    return { mean: this.rows ? this.sum / this.rows : 0, most: this.most, row_of_most: this.where };
+  }
 }

@@ -36,12 +36,15 @@ import { brief } from "./tint.js";
  */
 
 export const STRIP = 72; // pixels of the profile of a pinned row or column
-const ROOM = 13; // pixels that a label needs
+const ROOM = 10.5; // pixels that a label needs
 const UPRIGHT = 26; // pixels of a column from which its label leans instead of standing
 const NUMBERED = 34; // pixels of a cell that holds its number
 const PRECISE = 60; // and one with more digits
-const LABEL = 12;
+const LABEL = 12; // pixels of letters, where there is room
 const SMALL = 11;
+
+/** Letters as large as the units let them be. @param {number} zoom */
+const lettersAt = (zoom) => (zoom < ROOM ? LABEL : Math.min(LABEL, Math.max(10, zoom - 1)));
 
 /**
  * @param {Pen} pen
@@ -181,13 +184,14 @@ function drawRowNames(pen, scene) {
   const { each, marks } = marksOn(first, end, camera.zoom, camera.top, { room: ROOM, apart: 34 });
   const special = chosenIn([pointed?.[0], row], first, end);
   const right = plot[0] - 9;
+  const label = lettersAt(camera.zoom);
   const put = (/** @type {number} */ index, /** @type {boolean} */ strong) => {
     const y = plot[1] + camera.top + (index + 0.5) * camera.zoom;
     const named = each || index === row || (strong && camera.zoom >= 1);
-    const text = named ? fitted(rows.name(index), right - 4, (t) => scene.measure(t, LABEL)) : index.toLocaleString("en");
+    const text = named ? fitted(rows.name(index), right - 4, (t) => scene.measure(t, label)) : index.toLocaleString("en");
     if (strong) pen.box(0, y - 9, plot[0] - 6, 18, palette.paper);
     const colour = index === row ? palette.mark : named || strong ? palette.ink : palette.soft;
-    pen.text(text, right, y + 0.5, { colour, size: named ? LABEL : SMALL, align: "end", weight: strong ? 600 : 400 });
+    pen.text(text, right, y + 0.5, { colour, size: named ? label : SMALL, align: "end", weight: strong ? 600 : 400 });
   };
   for (const { index } of clearOf(marks, special, camera.zoom, plot[3], each ? ROOM - 1 : 18)) put(index, false);
   if (each) drawJoins(marks, rows, (from, to) => pen.box(plot[0] - 5, plot[1] + camera.top + (from + 0.25) * camera.zoom, 1.5, (to - from + 0.5) * camera.zoom, palette.soft));
@@ -215,6 +219,7 @@ function drawColumnNames(pen, scene) {
   const { each, marks } = marksOn(first, end, camera.zoom, camera.left, { room: ROOM, apart: 64 });
   const special = chosenIn([pointed?.[1], column], first, end);
   const leaning = camera.zoom >= UPRIGHT;
+  const label = lettersAt(camera.zoom);
   const turn = leaning ? -50 : -90;
   const longest = (plot[1] - 14) / (leaning ? Math.sin((50 * Math.PI) / 180) : 1);
   const put = (/** @type {number} */ index, /** @type {boolean} */ strong) => {
@@ -225,9 +230,9 @@ function drawColumnNames(pen, scene) {
       pen.text(index.toLocaleString("en"), x, plot[1] - 10, { colour, size: SMALL, align: "middle", weight: strong ? 600 : 400 });
       return;
     }
-    const text = fitted(columns.name(index), longest, (t) => scene.measure(t, LABEL));
+    const text = fitted(columns.name(index), longest, (t) => scene.measure(t, label));
     if (strong && !leaning) pen.box(x - 9, 0, 18, plot[1] - 2, palette.paper);
-    pen.text(text, x, plot[1] - 8, { colour, size: LABEL, turn, weight: strong ? 600 : 400 });
+    pen.text(text, x, plot[1] - 8, { colour, size: label, turn, weight: strong ? 600 : 400 });
   };
   for (const { index } of clearOf(marks, special, camera.zoom, plot[2], each ? ROOM - 1 : 52)) put(index, false);
   if (each) drawJoins(marks, columns, (from, to) => pen.box(plot[0] + camera.left + (from + 0.25) * camera.zoom, plot[1] - 4, (to - from + 0.5) * camera.zoom, 1.5, palette.soft));

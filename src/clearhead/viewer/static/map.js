@@ -6,7 +6,7 @@ import { Camera, within } from "./camera.js";
 import { Controls } from "./controls.js";
 import { make } from "./dom.js";
 import { STRIP, drawMap } from "./draw.js";
-import { Gestures } from "./gestures.js";
+import { Hands } from "./hands.js";
 import { Layers } from "./layers.js";
 import { Legend } from "./legend.js";
 import { Minimap } from "./minimap.js";
@@ -24,7 +24,6 @@ import { continues, count, nameOf, tokensOf } from "./units.js";
 const SETTLED = 140; // ms after the last move until the state, and so the link, follows
 const MARGIN = { right: 30, bottom: 14 }; // pixels around the cells
 const MEASURED = 300; // names, all along the axis, that the room for names is made for
-const KEY_STEP = 10; // pixels, at least, that an arrow key moves by
 
 /** @typedef {import("./app.js").View} View */
 
@@ -46,6 +45,8 @@ export class MapView {
     this.asked = new Asked(app, () => this.answered(), failed);
     /** @type {[number, number] | null} */
     this.pointed = null;
+    /** @type {[number, number, number, number] | null} a part while it is being chosen */
+    this.choosing = null;
     this.prepared = "";
     /** @type {import("./draw.js").Side[] | null} rows, columns */
     this.sides = null;
@@ -70,21 +71,7 @@ export class MapView {
     const under = make("div", "under", {}, this.legend.root, whole);
     const main = make("div", "map-main", {}, this.readout, this.stage, under);
     root.append(this.controls.root, make("div", "map-layout", {}, main, aside));
-    this.listen();
-  }
-
-  listen() {
-    this.gestures = new Gestures(this.canvas, {
-      pan: (dx, dy) => this.act((camera) => camera.pan(dx, dy)),
-      zoom: (x, y, factor) => this.act((camera) => camera.zoomAt(...this.inPlot(x, y), factor)),
-      tap: (x, y) => this.tap(x, y),
-      twice: (x, y, out) => this.twice(x, y, out),
-      point: (x, y) => this.point(this.under(x, y)),
-      leave: () => this.point(null),
-      select: (from, to, done) => this.select(from, to, done),
-    });
-    this.canvas.addEventListener("keydown", (event) => this.key(event));
-    this.canvas.addEventListener("blur", () => this.point(null));
+    this.hands = new Hands(this);
     new ResizeObserver(() => this.soon()).observe(this.stage);
   }
 
@@ -303,110 +290,6 @@ export class MapView {
     this.aloud = aloud;
     this.say();
     this.soon();
-  }
-
-  /** @param {number} x @param {number} y */
-  tap(x, y) {
-    const at = this.under(x, y);
-    const { row, column } = this.app.state;
-    this.beforeTap = { row, column };
-    if (!at) return;
-    this.point(at);
-    if (at[0] !== null) this.app.set({ row: at[0] === row ? null : at[0] });
-    else if (at[1] !== null) this.app.set({ column: at[1] === column ? null : at[1] });
-  }
-
-  /** @param {number} x @param {number} y @param {boolean} out */
-  twice(x, y, out) {
-    if (this.beforeTap) this.app.set(this.beforeTap);
-    const start = this.camera?.zoom ?? 1;
-    const factor = out ? 1 / 2.5 : 2.5;
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) {
-      this.act((camera) => camera.zoomAt(...this.inPlot(x, y), factor));
-      return;
-    }
-    const began = performance.now();
-    const step = (/** @type {number} */ now) => {
-      const part = within((now - began) / 180, 0, 1);
-      const eased = 1 - (1 - part) ** 3;
-      this.act((camera) => camera.zoomAt(...this.inPlot(x, y), (start * factor ** eased) / camera.zoom));
-      if (part < 1) requestAnimationFrame(step);
-    };
-    requestAnimationFrame(step);
-  }
-
-  /**
-   * @param {[number, number]} from
-   * @param {[number, number]} to
-   * @param {boolean} done
-   */
-  select(from, to, done) {
-    const { camera, plot } = this;
-    if (!camera || !plot) return;
-    const ends = [from, to].map(([x, y]) => camera.unitAt(x - plot[0], y - plot[1]));
-    const [a, b] = ends.map(([row]) => within(Math.floor(row), 0, camera.rows - 1)).sort((p, q) => p - q);
-    const [c, d] = ends.map(([, column]) => within(Math.floor(column), 0, camera.columns - 1)).sort((p, q) => p - q);
-    this.choosing = /** @type {[number, number, number, number]} */ ([a, b + 1, c, d + 1]);
-    if (done) {
-      const span = this.choosing;
-      this.choosing = undefined;
-      this.app.set({ span });
-    }
-    this.soon();
-  }
-
-  /** @param {KeyboardEvent} event */
-  key(event) {
-    const { camera } = this;
-    if (!camera || event.ctrlKey || event.metaKey || event.altKey) return;
-    const { row, column, span } = this.app.state;
-    const arrow = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-    const middle = () => this.inPlot(...this.pixelOf(this.pointed ?? [camera.y, camera.x]));
-    if (arrow) this.step(arrow[0], arrow[1], event.shiftKey);
-    else if (event.key === "+" || event.key === "=") this.act((c) => c.zoomAt(...middle(), 1.5));
-    else if (event.key === "-" || event.key === "_") this.act((c) => c.zoomAt(...middle(), 1 / 1.5));
-    else if (event.key === "0" || event.key === "Home") this.act((c) => c.fit());
-    else if (event.key === "PageDown") this.act((c) => c.pan(0, -c.height * 0.8));
-    else if (event.key === "PageUp") this.act((c) => c.pan(0, c.height * 0.8));
-    else if (event.key === "Enter" && this.pointed) {
-      const [r, c] = this.pointed;
-      this.app.set(event.shiftKey ? { column: c === column ? null : c } : { row: r === row ? null : r });
-    } else if (event.key === "z" && span) this.act((c) => c.frame(span));
-    else if (event.key === "[") this.controls.picker.walk(-1);
-    else if (event.key === "]") this.controls.picker.walk(1);
-    else if (event.key === "Escape" && span) this.app.set({ span: null });
-    else if (event.key === "Escape" && (row !== null || column !== null)) this.app.set({ row: null, column: null });
-    else return;
-    event.preventDefault();
-  }
-
-  /** The middle of a cell in pixels of the canvas. @param {[number, number]} cell @returns {[number, number]} */
-  pixelOf([row, column]) {
-    const [left, top] = this.plot ?? [0, 0];
-    const { camera } = this;
-    return camera ? [left + camera.left + (column + 0.5) * camera.zoom, top + camera.top + (row + 0.5) * camera.zoom] : [0, 0];
-  }
-
-  /**
-   * Move the cursor by a cell, or by as many as an eye can tell; with shift, the chosen part grows to it.
-   * @param {number} down
-   * @param {number} right
-   * @param {boolean} choosing
-   */
-  step(down, right, choosing) {
-    const { camera } = this;
-    if (!camera) return;
-    const by = camera.zoom >= KEY_STEP / 2 ? 1 : Math.ceil(KEY_STEP / camera.zoom);
-    const [a, , c] = camera.bounds;
-    const [row, column] = this.pointed ?? [a - down * by, c - right * by];
-    const next = /** @type {[number, number]} */ ([within(row + down * by, 0, camera.rows - 1), within(column + right * by, 0, camera.columns - 1)]);
-    const { span } = this.app.state;
-    if (choosing) {
-      const [r0, r1, c0, c1] = span ?? [row, row + 1, column, column + 1];
-      this.app.set({ span: [Math.min(r0, next[0]), Math.max(r1, next[0] + 1), Math.min(c0, next[1]), Math.max(c1, next[1] + 1)] });
-    }
-    this.act((moved) => moved.reveal(...next));
-    this.point(next, true);
   }
 
   /** The reader wishes to try again what has failed. */
