@@ -50,10 +50,10 @@ class Page:
             mobile=touch,
         )
         self.call("Emulation.setTouchEmulationEnabled", enabled=touch, maxTouchPoints=5)
-        self.call("Page.navigate", url="about:blank")  # the same address with another # is a load
-        self._browser.forget("Page.loadEventFired", self._session)
-        self.call("Page.navigate", url=url)
-        self._browser.wait_for("Page.loadEventFired", self._session)
+        for address in ("about:blank", url):  # the same page with another # would not load anew
+            self._browser.forget("Page.loadEventFired", self._session)
+            self.call("Page.navigate", url=address)
+            self._browser.wait_for("Page.loadEventFired", self._session)
 
     def js(self, code: str) -> Any:
         """The value of an expression in the page."""

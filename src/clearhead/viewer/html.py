@@ -125,7 +125,7 @@ def _page(
     *,
     decimals: int,
 ) -> str:
-    style, loader, code = _static("app.css"), bundle("loader.js"), bundle("page.js")
+    style, loader, code = _tight(_static("app.css")), bundle("loader.js"), bundle("page.js")
     measures = scene.answer("heads", {})
     rollout = _rollout(weights) if about["can"]["rollout"] else None
     data = {
@@ -183,6 +183,11 @@ def _numbers(values: NDArray[np.float32]) -> list[float | None]:
 
 def _static(name: str) -> str:
     return files(__package__).joinpath("static", name).read_text("utf-8")
+
+
+def _tight(css: str) -> str:
+    """A style sheet without the spaces that are for its readers; those of selectors stay."""
+    return re.sub(r"\s+([{}])", r"\1", re.sub(r"([{};:,])\s+", r"\1", css))
 
 
 def _csp_hash(text: str) -> str:
