@@ -55,20 +55,21 @@ struct DotWorker {
 
     explicit DotWorker(const Problem& p)
         : visible(kGroupsOfBlock * kGroup),
-          scratch({queries(p), scores(), outputs(p), kPanel, kPanel, kPanel}) {
+          scratch({queries(p), scores(), weights(), outputs(p), kPanel, kPanel}) {
         if (p.mask) mask = *p.mask;
         if (p.bias.kind != BiasKind::none) bias.resize(kGroupsOfBlock * kGroup * kPanel);
         panel.qt = reinterpret_cast<uint16_t*>(scratch.take(queries(p)));
         panel.s = scratch.take(scores());
+        panel.p = reinterpret_cast<uint16_t*>(scratch.take(weights()));
         panel.o = scratch.take(outputs(p));
         panel.m = scratch.take(kPanel);
         panel.l = scratch.take(kPanel);
-        panel.l_block = scratch.take(kPanel);
     }
 
   private:
     static int64_t queries(const Problem& p) { return tiles(p.D, 32) * kTile * kPanel; }
-    static int64_t scores() { return kGroupsOfBlock * kGroup * kPanel; }
+    static int64_t scores() { return kGroupsOfScores * kGroup * kPanel; }
+    static int64_t weights() { return kGroupsOfBlock * kTile * kPanel; }
     static int64_t outputs(const Problem& p) { return tiles(p.E + 1, kTile) * kTile * kPanel; }
 };
 

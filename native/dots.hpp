@@ -9,9 +9,10 @@
 
 namespace clearhead {
 
-constexpr int64_t kTile = 16;          // rows of a tile, and lanes of a vector
-constexpr int64_t kGroup = 2 * kTile;  // keys that one product of weights and values takes
-constexpr int64_t kGroupsOfBlock = 4;  // P of a block, 128 keys x 64 queries, stays in L1
+constexpr int64_t kTile = 16;           // rows of a tile, and lanes of a vector
+constexpr int64_t kGroup = 2 * kTile;   // keys that one product of weights and values takes
+constexpr int64_t kGroupsOfBlock = 4;   // keys whose weights meet their values together
+constexpr int64_t kGroupsOfScores = 2;  // and of which scores are held: 16 KiB of L1 either
 constexpr int64_t kColumns = kPanel / kTile;
 
 constexpr int64_t tiles(int64_t n, int64_t size) {
@@ -33,13 +34,12 @@ struct DotPanel {
     Packed kv;
     double s_factor, cap_factor, sink;  // as in Panel
     bool biased, wants_lse;
-    bool bounded;    // every score is so near to 0 that the weights need no reference; m stays 0
-    uint16_t* qt;    // [D / 32][4][16 pairs][16 queries][2]
-    float* s;        // [4 groups][4][32 keys][16 queries]: scores; then, in place, weights,
-                     // [16 pairs][16 queries][2] at the start of each [32][16]
-    float* o;        // [E / 16 or one more][4][16][16]: row E is the sum of the rounded weights
-    float *m, *l;    // [kPanel]: reference; sum of the weights before rounding, if lse is wanted
-    float* l_block;  // [kPanel]
+    bool bounded;  // every score is so near to 0 that the weights need no reference; m stays 0
+    uint16_t* qt;  // [D / 32][4][16 pairs][16 queries][2]
+    float* s;      // [2 groups][4][32 keys][16 queries]
+    uint16_t* p;   // [4 groups][4][16 pairs of keys][16 queries][2]: weights
+    float* o;      // [E / 16 or one more][4][16][16]: row E is the sum of the rounded weights
+    float *m, *l;  // [kPanel]: reference; sum of the weights before rounding, if lse is wanted
 };
 
 // Groups [begin, begin + groups) of the keys. `visible` and `bias` as in Block, [32 * groups].

@@ -33,7 +33,7 @@ struct Ones {
 constexpr Ones kOnes;
 
 inline int64_t columns_of(const DotPanel& panel) {
-    return 2 * tiles(panel.rows, 2 * kTile);
+    return tiles(panel.rows, kTile);
 }
 
 inline float* output_row(const DotPanel& panel, int64_t e, int64_t column) {
@@ -102,7 +102,7 @@ void pack(const Matrix& k, const Matrix& v, int64_t S, int64_t D, int64_t E, int
 // Packs q; returns the square of the longest query's norm, infinite where one is not finite.
 inline float pack_queries(const DotPanel& panel) {
     float most = 0;
-    for (int64_t column = 0; column < columns_of(panel); ++column) {
+    for (int64_t column = 0; column < kColumns; ++column) {
         Floats squares = Lanes::set1(0);
         for (int64_t step = 0; step < tiles(panel.D, 32); ++step) {
             Floats square[kTile];
@@ -164,24 +164,26 @@ void begin(DotPanel& panel) {
     }
 }
 
-// Weights of a group's keys for a tile of queries, in place of their scores. `seen` hides keys
-// after the scores, so that they need not be finite.
+// Weights of a group's keys for a tile of queries, in pairs of keys. `seen` hides keys after the
+// scores, so that they need not be finite.
+constexpr int kAtOnce = 2;  // pairs of keys
 template <bool kLse>
-inline void weigh(float* s, Floats factor, Floats shift, const uint64_t* seen, int64_t lane,
-                  float* l) {
-    Floats sum = Lanes::load(l);
+inline void weigh(const float* s, uint16_t* p, Floats factor, Floats shift, const uint64_t* seen,
+                  int64_t lane, Floats& sum) {
+    for (int64_t i = 0; i < kTile; i += kAtOnce) {
+        const Weights<2 * kAtOnce> weights(s + 2 * i * kTile, factor, shift);
 #pragma GCC unroll 4
-    for (int64_t i = 0; i < kTile; ++i) {
-        const __mmask16 even_seen = seen ? __mmask16(seen[2 * i] >> lane) : __mmask16(0xffff);
-        const __mmask16 odd_seen = seen ? __mmask16(seen[2 * i + 1] >> lane) : __mmask16(0xffff);
-        const Weight even(_mm512_fmsub_ps(Lanes::load(s + 2 * i * kTile), factor, shift));
-        const Weight odd(_mm512_fmsub_ps(Lanes::load(s + (2 * i + 1) * kTile), factor, shift));
-        if constexpr (kLse) sum = Lanes::add(sum, even.exact(even_seen));
-        if constexpr (kLse) sum = Lanes::add(sum, odd.exact(odd_seen));
-        Pairs::store(s + i * kTile,
-                     Weight::pair(even.to_be_cut(even_seen), odd.to_be_cut(odd_seen)));
+        for (int j = 0; j < 2 * kAtOnce; j += 2) {
+            const uint64_t* row = seen ? seen + 2 * i + j : nullptr;
+            const __mmask16 first = row ? __mmask16(row[0] >> lane) : __mmask16(0xffff);
+            const __mmask16 second = row ? __mmask16(row[1] >> lane) : __mmask16(0xffff);
+            if constexpr (kLse) sum = Lanes::add(sum, weights.exact(j, first));
+            if constexpr (kLse) sum = Lanes::add(sum, weights.exact(j + 1, second));
+            const auto pair =
+                weights.pair(weights.to_be_cut(j, first), weights.to_be_cut(j + 1, second));
+            Pairs::store(p + (i + j / 2) * 32, pair);
+        }
     }
-    if constexpr (kLse) Lanes::store(l, sum);
 }
 
 // Scores that the product alone does not give: softcap, bias and mask, in log2 units.
@@ -196,18 +198,24 @@ inline Floats adjusted(const DotPanel& panel, const DotBlock& block, Floats s, i
     return Lanes::select(Lanes::bits(block.visible[key] >> lane), s, Lanes::set1(kFarDown));
 }
 
-// Adjusts the block's scores of one tile of queries, and moves references up that they pass by more
-// than the slack. A row that has seen no key yet takes their maximum whatever it is. NaN moves
-// nothing: it reaches l and o through the weights.
-inline void settle(const DotPanel& panel, const DotBlock& block, int64_t column) {
+// Scores of a group of keys for a tile of queries: [16][16] twice.
+inline float* scores_of(const DotPanel& panel, int64_t group, int64_t column) {
+    return panel.s + (group % kGroupsOfScores * kColumns + column) * kGroup * kTile;
+}
+
+// Adjusts the scores of some groups for one tile of queries, and moves references up that they pass
+// by more than the slack. A row that has seen no key yet takes the maximum whatever it is. NaN
+// moves nothing: it reaches l and o through the weights.
+inline void settle(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end,
+                   int64_t column) {
     const int64_t lane = column * kTile;
     const Floats lowest = Lanes::set1(kFarDown), zero = Lanes::set1(0);
     Floats top = lowest;
-    for (int64_t key = 0; key < block.groups * kGroup; ++key) {
-        float* at = panel.s + ((key / kGroup * kColumns + column) * kGroup + key % kGroup) * kTile;
-        const Floats s = adjusted(panel, block, Lanes::load(at), key, lane);
-        Lanes::store(at, s);
-        top = Lanes::max(s, top);
+    for (int64_t key = begin * kGroup; key < end * kGroup; ++key) {
+        float* s = scores_of(panel, key / kGroup, column) + key % kGroup * kTile;
+        const Floats x = adjusted(panel, block, Lanes::load(s), key, lane);
+        Lanes::store(s, x);
+        top = Lanes::max(x, top);
     }
     const Floats m = Lanes::load(panel.m + lane);
     const auto fresh = Lanes::both(Lanes::equal(m, lowest), Lanes::greater(top, lowest));
@@ -224,27 +232,29 @@ inline void settle(const DotPanel& panel, const DotBlock& block, int64_t column)
 }
 
 template <bool kLse>
-void weigh_block(const DotPanel& panel, const DotBlock& block) {
+void weigh_groups(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end,
+                  int64_t column) {
     const Floats zero = Lanes::set1(0), lowest = Lanes::set1(kFarDown);
-    for (int64_t column = 0; column < columns_of(panel); ++column) {
-        const int64_t lane = column * kTile;
-        Floats factor = Lanes::set1(float(panel.s_factor)), shift = zero;
-        if (!panel.bounded) {
-            settle(panel, block, column);
-            factor = Lanes::set1(1);
-            const Floats m = Lanes::load(panel.m + lane);
-            shift = Lanes::select(Lanes::equal(m, lowest), zero, m);
+    const int64_t lane = column * kTile;
+    Floats factor = Lanes::set1(float(panel.s_factor)), shift = zero;
+    if (!panel.bounded) {
+        settle(panel, block, begin, end, column);
+        factor = Lanes::set1(1);
+        const Floats m = Lanes::load(panel.m + lane);
+        shift = Lanes::select(Lanes::equal(m, lowest), zero, m);
+    }
+    Floats sum = zero;
+    for (int64_t g = begin; g < end; ++g) {
+        const float* s = scores_of(panel, g, column);
+        uint16_t* p = panel.p + (g * kColumns + column) * kTileSize;
+        if (panel.bounded && block.visible) {
+            weigh<kLse>(s, p, factor, shift, block.visible + g * kGroup, lane, sum);
+        } else {
+            weigh<kLse>(s, p, factor, shift, nullptr, lane, sum);
         }
-        for (int64_t g = 0; g < block.groups; ++g) {
-            const uint64_t* seen =
-                panel.bounded && block.visible ? block.visible + g * kGroup : nullptr;
-            float* s = panel.s + (g * kColumns + column) * kGroup * kTile;
-            if (seen) {
-                weigh<kLse>(s, factor, shift, seen, lane, panel.l_block + lane);
-            } else {
-                weigh<kLse>(s, factor, shift, nullptr, lane, panel.l_block + lane);
-            }
-        }
+    }
+    if constexpr (kLse) {
+        Lanes::store(panel.l + lane, Lanes::add(Lanes::load(panel.l + lane), sum));
     }
 }
 
@@ -261,8 +271,8 @@ inline void mix_visible(const DotPanel& panel, const DotBlock& block) {
                 const uint16_t* v = panel.kv.v + (block.begin + g) * size;
                 const uint32_t bits =
                     e == panel.E ? 0x3f80 : v[e / kTile * kTileSize + e % kTile * 32 + i];
-                const float* p = panel.s + (g * kColumns + column) * kGroup * kTile;
-                const Pairs::Vec pairs = _mm512_loadu_si512(p + i / 2 * kTile);
+                const uint16_t* p = panel.p + (g * kColumns + column) * kTileSize + i / 2 * 32;
+                const Pairs::Vec pairs = _mm512_loadu_si512(p);
                 const Floats weight = i % 2 ? Pairs::odd(pairs) : Pairs::even(pairs);
                 const Floats x = Lanes::set1(__builtin_bit_cast(float, bits << 16));
                 sum = Lanes::select(Lanes::bits(block.visible[key] >> column * kTile),
@@ -282,38 +292,44 @@ inline bool finite_values(const DotPanel& panel, const DotBlock& block) {
 
 inline void mix(const DotPanel& panel, const DotBlock& block) {
     if (block.visible && !finite_values(panel, block)) return mix_visible(panel, block);
-    constexpr int64_t kMost = 8;  // rows of tiles at a time
-    const int64_t packed = tiles(panel.E, kTile), rows = tiles(panel.E + 1, kTile);
-    for (int64_t e = 0; e < rows; e += kMost) {
-        const uint16_t* v[kMost];
-        int64_t stride[kMost], n = rows - e < kMost ? rows - e : kMost;
-        for (int64_t i = 0; i < n; ++i) {
-            const bool values = e + i < packed;
-            v[i] = values ? panel.kv.v + (block.begin * packed + e + i) * kTileSize : kOnes.row;
-            stride[i] = values ? packed * kTileSize : 0;
-        }
-        Tiles::mix(v, stride, n, panel.s, block.groups, columns_of(panel),
-                   panel.o + e * kColumns * kSquare);
+    const int64_t packed = tiles(panel.E, kTile), stride = packed * kTileSize;
+    const uint16_t* v = panel.kv.v + block.begin * stride;
+    for (int64_t e = 0; e < packed; ++e) {
+        Tiles::mix(v + e * kTileSize, stride, panel.p, block.groups,
+                   output_row(panel, e * kTile, 0));
+    }
+    if (panel.E % kTile == 0) {
+        Tiles::mix(kOnes.row, 0, panel.p, block.groups, output_row(panel, panel.E, 0));
     }
 }
 
-void attend(DotPanel& panel, const DotBlock& block) {
-    const int64_t steps = tiles(panel.D, 32);
-    Tiles::scores(panel.kv.k + block.begin * 2 * steps * kTileSize, block.groups, panel.qt, steps,
-                  columns_of(panel), panel.s);
-    if (!panel.wants_lse) {
-        weigh_block<false>(panel, block);
-    } else {
-        for (int64_t r = 0; r < kPanel; r += kTile) {
-            Lanes::store(panel.l_block + r, Lanes::set1(0));
-        }
-        weigh_block<true>(panel, block);
-        for (int64_t r = 0; r < kPanel; r += kTile) {
-            Lanes::store(panel.l + r,
-                         Lanes::add(Lanes::load(panel.l + r), Lanes::load(panel.l_block + r)));
+void attend_groups(const DotPanel& panel, const DotBlock& block) {
+    const int64_t steps = tiles(panel.D, 32), size = 2 * steps * kTileSize;
+    for (int64_t begin = 0; begin < block.groups; begin += kGroupsOfScores) {
+        const int64_t left = block.groups - begin;
+        const int64_t end = begin + (left < kGroupsOfScores ? left : kGroupsOfScores);
+        Tiles::scores(panel.kv.k + (block.begin + begin) * size, end - begin, panel.qt, steps,
+                      panel.s);
+        for (int64_t column = 0; column < columns_of(panel); ++column) {
+            if (panel.wants_lse) {
+                weigh_groups<true>(panel, block, begin, end, column);
+            } else {
+                weigh_groups<false>(panel, block, begin, end, column);
+            }
         }
     }
     mix(panel, block);
+}
+
+void attend(DotPanel& panel, const DotBlock& block) {
+    if (panel.bounded) return attend_groups(panel, block);
+    // References may move with each set of scores: the weights before must have met their values.
+    for (int64_t begin = 0; begin < block.groups; begin += kGroupsOfScores) {
+        const int64_t left = block.groups - begin, keys = begin * kGroup;
+        attend_groups(panel, {block.begin + begin, left < kGroupsOfScores ? left : kGroupsOfScores,
+                              block.visible ? block.visible + keys : nullptr,
+                              block.bias ? block.bias + keys * kPanel : nullptr});
+    }
 }
 
 void finish(DotPanel& panel, const Matrix& out) {

@@ -20,37 +20,24 @@ struct Tiles {
     }
     static void end() { asm volatile("tilerelease"); }
 
-    // S[g][c] = K[g] Q[c] for the block's groups g and the panel's columns c.
+    // S[g][c][.] = K[g] Q[c] for some groups of keys and the panel's four tiles of queries. A tile
+    // of keys stays in the registers for all queries, so that it is read once.
     static void scores(const uint16_t* k, int64_t groups, const uint16_t* q, int64_t steps,
-                       int64_t columns, float* s) {
-        if (steps <= 2) {
-            for (int64_t c = 0; c < columns; ++c) {
-                narrow_scores(k, groups, q + c * kSize, steps, s + c * 2 * kFloats);
-            }
-            return;
-        }
-        for (int64_t g = 0; g < groups; ++g) {
-            for (int64_t c = 0; c < columns; c += 2) {
-                wide_scores(k + g * 2 * steps * kSize, q + c * kSize, steps,
-                            s + (g * kColumns + c) * 2 * kFloats);
-            }
-        }
+                       float* s) {
+        if (steps == 1) return short_scores<1>(k, groups, q, s);
+        if (steps == 2) return short_scores<2>(k, groups, q, s);
+        if (steps == 3) return long_scores<3>(k, groups, q, steps, s);
+        long_scores<4>(k, groups, q, steps, s);
     }
 
-    // O[e][c] += V[.][e] P[.][c], summed over the block's groups. V[g][e] is at v + g * stride[e].
-    static void mix(const uint16_t* const* v, const int64_t* stride, int64_t rows, const float* p,
-                    int64_t groups, int64_t columns, float* o) {
-        for (int64_t c = 0; c < columns; c += 2) {
-            int64_t e = 0;
-            for (; e + 2 <= rows; e += 2) {
-                mix_tiles<2>(v + e, stride + e, p + c * 2 * kFloats, groups,
-                             o + (e * kColumns + c) * kFloats);
-            }
-            if (e < rows) {
-                mix_tiles<1>(v + e, stride + e, p + c * 2 * kFloats, groups,
-                             o + (e * kColumns + c) * kFloats);
-            }
-        }
+    // O[c] += V P[c], summed over the block's groups, for one tile of value columns and the four of
+    // queries. V[g] is at v + g * stride.
+    static void mix(const uint16_t* v, int64_t stride, const uint16_t* p, int64_t groups,
+                    float* o) {
+        if (groups == 1) return mix_groups<1>(v, stride, p, o);
+        if (groups == 2) return mix_groups<2>(v, stride, p, o);
+        if (groups == 3) return mix_groups<3>(v, stride, p, o);
+        mix_groups<4>(v, stride, p, o);
     }
 
     static int64_t multiply_adds(int64_t n) {
@@ -87,87 +74,94 @@ struct Tiles {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
     }
 
-    template <int C>
-    static void chain(const uint16_t* k, int64_t steps) {
-        zero<C>();
-        load<6>(k);
-        dot<C, 6, 4>();
-        if (steps == 1) return;
-        load<7>(k + kSize);
-        dot<C, 7, 5>();
-    }
-
-    // D <= 64: the queries stay in two registers. A tile is stored while the next two are at work,
-    // because a store waits for its tile and holds up what follows.
-    static void narrow_scores(const uint16_t* k, int64_t groups, const uint16_t* q, int64_t steps,
-                              float* s) {
-        constexpr int64_t kNext = kColumns * 2 * kFloats;
-        load<4>(q);
-        if (steps == 2) load<5>(q + kColumns * kSize);
+    // A tile is stored while the next are at work: a store waits for its tile, and holds up what
+    // follows.
+    template <int Steps>
+    static void short_scores(const uint16_t* k, int64_t groups, const uint16_t* q, float* s) {
         float* waiting = nullptr;
-        const int64_t size = steps * kSize;
-        for (int64_t g = 0; g < groups; g += 2, s += 2 * kNext, k += 4 * size) {
-            chain<0>(k, steps);
+        for (int64_t i = 0; i < 2 * groups; ++i, k += Steps * kSize) {
+            load<4>(k);
+            if constexpr (Steps > 1) load<5>(k + kSize);
+            float* to = s + (i / 2 * 2 * kColumns + i % 2) * kFloats;
+            short_chain<0, Steps>(q);
             if (waiting) store<2>(waiting);
-            chain<1>(k + size, steps);
-            if (waiting) store<3>(waiting + kFloats);
-            waiting = nullptr;
-            if (g + 1 == groups) {
-                store<0>(s);
-                store<1>(s + kFloats);
-                return;
-            }
-            chain<2>(k + 2 * size, steps);
-            store<0>(s);
-            chain<3>(k + 3 * size, steps);
-            store<1>(s + kFloats);
-            waiting = s + kNext;
+            short_chain<1, Steps>(q + kSize);
+            if (waiting) store<3>(waiting + 2 * kFloats);
+            short_chain<2, Steps>(q + 2 * kSize);
+            store<0>(to);
+            short_chain<3, Steps>(q + 3 * kSize);
+            store<1>(to + 2 * kFloats);
+            waiting = to + 4 * kFloats;
         }
         store<2>(waiting);
-        store<3>(waiting + kFloats);
+        store<3>(waiting + 2 * kFloats);
+    }
+    template <int C, int Steps>
+    static void short_chain(const uint16_t* q) {
+        zero<C>();
+        load<6>(q), dot<C, 4, 6>();
+        if constexpr (Steps > 1) load<7>(q + kColumns * kSize), dot<C, 5, 7>();
     }
 
-    // A group's two tiles of keys by two of queries: four loads for four products.
-    static void wide_scores(const uint16_t* k, const uint16_t* q, int64_t steps, float* s) {
-        zero<0>(), zero<1>(), zero<2>(), zero<3>();
-        for (int64_t step = 0; step < steps; ++step, k += kSize, q += kColumns * kSize) {
-            load<4>(k);
-            load<6>(q);
-            dot<0, 4, 6>();
-            load<7>(q + kSize);
-            dot<1, 4, 7>();
-            load<5>(k + steps * kSize);
-            dot<2, 5, 6>();
-            dot<3, 5, 7>();
-        }
-        store<0>(s);
-        store<1>(s + 2 * kFloats);
-        store<2>(s + kFloats);
-        store<3>(s + 3 * kFloats);
-    }
-
-    template <int Rows>
-    static void mix_tiles(const uint16_t* const* v, const int64_t* stride, const float* p,
-                          int64_t groups, float* o) {
-        constexpr int64_t kDown = kColumns * kFloats;
-        load<0>(o);
-        load<1>(o + kFloats);
-        if constexpr (Rows == 2) load<2>(o + kDown), load<3>(o + kDown + kFloats);
-        for (int64_t g = 0; g < groups; ++g, p += kColumns * 2 * kFloats) {
-            load<4>(v[0] + g * stride[0]);
-            load<6>(p);
-            dot<0, 4, 6>();
-            load<7>(p + 2 * kFloats);
-            dot<1, 4, 7>();
-            if constexpr (Rows == 2) {
-                load<5>(v[1] + g * stride[1]);
-                dot<2, 5, 6>();
-                dot<3, 5, 7>();
+    template <int Steps>
+    static void long_scores(const uint16_t* k, int64_t groups, const uint16_t* q, int64_t steps,
+                            float* s) {
+        float* waiting = nullptr;
+        for (int64_t i = 0; i < 2 * groups; ++i, k += steps * kSize) {
+            load<2>(k), load<3>(k + kSize), load<4>(k + 2 * kSize);
+            if constexpr (Steps > 3) load<5>(k + 3 * kSize);
+            float* to = s + (i / 2 * 2 * kColumns + i % 2) * kFloats;
+            for (int64_t c = 0; c < kColumns; c += 2, to += 4 * kFloats) {
+                long_chain<0, Steps>(k, q + c * kSize, steps);
+                if (waiting) store<1>(waiting);
+                long_chain<1, Steps>(k, q + (c + 1) * kSize, steps);
+                store<0>(to);
+                waiting = to + 2 * kFloats;
             }
         }
+        store<1>(waiting);
+    }
+    // Beyond D = 128 the last register of keys is loaded again.
+    template <int C, int Steps>
+    static void long_chain(const uint16_t* k, const uint16_t* q, int64_t steps) {
+        constexpr int64_t next = kColumns * kSize;
+        zero<C>();
+        load<6>(q), dot<C, 2, 6>();
+        load<7>(q + next), dot<C, 3, 7>();
+        load<6>(q + 2 * next), dot<C, 4, 6>();
+        if constexpr (Steps > 3) {
+            load<7>(q + 3 * next), dot<C, 5, 7>();
+            if (steps == 4) return;
+            for (int64_t step = 4; step < steps; ++step) {
+                load<5>(k + step * kSize), load<6>(q + step * next), dot<C, 5, 6>();
+            }
+            load<5>(k + 3 * kSize);
+        }
+    }
+
+    template <int Groups>
+    static void mix_groups(const uint16_t* v, int64_t stride, const uint16_t* p, float* o) {
+        load<2>(v);
+        if constexpr (Groups > 1) load<3>(v + stride);
+        if constexpr (Groups > 2) load<4>(v + 2 * stride);
+        if constexpr (Groups > 3) load<5>(v + 3 * stride);
+        mix_chain<0, Groups>(p, o);
+        mix_chain<1, Groups>(p + kSize, o + kFloats);
         store<0>(o);
+        mix_chain<0, Groups>(p + 2 * kSize, o + 2 * kFloats);
         store<1>(o + kFloats);
-        if constexpr (Rows == 2) store<2>(o + kDown), store<3>(o + kDown + kFloats);
+        mix_chain<1, Groups>(p + 3 * kSize, o + 3 * kFloats);
+        store<0>(o + 2 * kFloats);
+        store<1>(o + 3 * kFloats);
+    }
+    template <int C, int Groups>
+    static void mix_chain(const uint16_t* p, const float* o) {
+        constexpr int64_t next = kColumns * kSize;
+        load<C>(o);
+        load<6>(p), dot<C, 2, 6>();
+        if constexpr (Groups > 1) load<7>(p + next), dot<C, 3, 7>();
+        if constexpr (Groups > 2) load<6>(p + 2 * next), dot<C, 4, 6>();
+        if constexpr (Groups > 3) load<7>(p + 3 * next), dot<C, 5, 7>();
     }
 };
 
