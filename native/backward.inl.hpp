@@ -229,13 +229,13 @@ void gradient_steps(GradientPanel& panel, const GradientBlock& block, GradientSt
     const auto b =
         source<Real>(panel.b, block.begin, block.count, panel.E, real<Real>(panel.b_rows));
     const Real* p = real<Real>(panel.p);
-    if (!ByLane) mix(b, block, panel.E, panel.lanes, p, real<Real>(panel.dyt));
+    if (!ByLane) mix(b, block, panel.E, 0, panel.lanes, p, real<Real>(panel.dyt));
     for_columns<Real>(panel.lanes, [&]<int Vecs>(int64_t lane) {
         for_rows<Real>(block.count, [&]<int Rows>(int64_t row) {
             gradient_tile<Real, Rows, Vecs, ByLane>(panel, block, b, step, row, lane);
         });
     });
-    if (!ByLane) mix(a, block, panel.D, panel.lanes, p, real<Real>(panel.dxt));
+    if (!ByLane) mix(a, block, panel.D, 0, panel.lanes, p, real<Real>(panel.dxt));
 }
 
 template <class Real>

@@ -265,12 +265,13 @@ inline Source<Real> source(const Matrix& m, int64_t begin, int64_t count, int64_
     return {scratch, cols, 1};
 }
 
-// Calls f(column, number of vectors as a constant) until all rows of the panel are covered.
+// Calls f(column, number of vectors as a constant) until the rows [begin, end) of the panel are
+// covered; `begin` is a multiple of the lanes.
 template <class Real, class F>
-inline void for_columns(int64_t rows, F f) {
+inline void for_columns(int64_t begin, int64_t end, F f) {
     constexpr int L = Simd<Real>::kLanes, W = Simd<Real>::kTileVecs;
-    for (int64_t column = 0; column < rows; column += W * L) {
-        const int64_t left = (rows - column + L - 1) / L;
+    for (int64_t column = begin; column < end; column += W * L) {
+        const int64_t left = (end - column + L - 1) / L;
         if (left >= 4) {
             f.template operator()<4>(column);
         } else if (left == 3) {
@@ -281,6 +282,11 @@ inline void for_columns(int64_t rows, F f) {
             f.template operator()<1>(column);
         }
     }
+}
+
+template <class Real, class F>
+inline void for_columns(int64_t rows, F f) {
+    for_columns<Real>(0, rows, f);
 }
 
 // Calls f(row, number of rows as a constant) for `count` rows, as many as a tile has at a time.
@@ -329,27 +335,30 @@ void mix_columns(const Source<Real>& rows, int64_t count, int64_t columns, const
 template <class Real>
 bool all_finite(const Source<Real>& rows, int64_t count, int64_t columns) {
     using S = Simd<Real>;
+    constexpr int L = S::kLanes;
     const Matrix m = {rows.data, rows.row, rows.col, sizeof(Real) == 4 ? DType::f32 : DType::f64};
     const Vec<Real> zero = S::set1(0);
-    bool finite = true;
+    Vec<Real> sum = zero;
     for (int64_t i = 0; i < count; ++i) {
-        Vec<Real> sum = zero;
-        for (int64_t c = 0; c < columns; c += S::kLanes) {
+        int64_t c = 0;
+        if (rows.col == 1) {
+            for (; c + L <= columns; c += L) {
+                sum = S::fma(S::load(rows.data + i * rows.row + c), zero, sum);
+            }
+        }
+        for (; c < columns; c += L) {
             sum = S::fma(load_row<Real>(m, i, c, columns - c), zero, sum);
         }
-        Real lanes[S::kLanes];
-        S::store(lanes, sum);
-        for (const Real x : lanes) finite &= x == 0;
     }
-    return finite;
+    return S::all(S::equal(sum, zero));
 }
 
 // The same sums where some lanes must not see some rows: 0 * x is not 0 if x is NaN or infinite.
 template <class Real>
-void mix_visible(const Source<Real>& rows, const Block& block, int64_t columns, int64_t lanes,
-                 const Real* p, Real* sums) {
+void mix_visible(const Source<Real>& rows, const Block& block, int64_t columns, int64_t begin,
+                 int64_t end, const Real* p, Real* sums) {
     using S = Simd<Real>;
-    for (int64_t lane = 0; lane < lanes; lane += S::kLanes) {
+    for (int64_t lane = begin; lane < end; lane += S::kLanes) {
         for (int64_t c = 0; c < columns; ++c) {
             Vec<Real> sum = S::load(sums + c * kPanel + lane);
             for (int64_t i = 0; i < block.count; ++i) {
@@ -362,14 +371,15 @@ void mix_visible(const Source<Real>& rows, const Block& block, int64_t columns, 
     }
 }
 
+// sums[c, lanes] += sum over the block's rows, for the lanes [begin, end).
 template <class Real>
-void mix(const Source<Real>& rows, const Block& block, int64_t columns, int64_t lanes,
+void mix(const Source<Real>& rows, const Block& block, int64_t columns, int64_t begin, int64_t end,
          const Real* p, Real* sums) {
     if (block.visible && !all_finite(rows, block.count, columns)) {
-        mix_visible(rows, block, columns, lanes, p, sums);
+        mix_visible(rows, block, columns, begin, end, p, sums);
         return;
     }
-    for_columns<Real>(lanes, [&]<int Vecs>(int64_t lane) {
+    for_columns<Real>(begin, end, [&]<int Vecs>(int64_t lane) {
         mix_columns<Real, Vecs>(rows, block.count, columns, p + lane, sums + lane);
     });
 }

@@ -418,5 +418,6 @@ def test_rows_beyond_two_to_the_31_elements_are_found(dtype):
     out, lse = ch.attention_with_lse(heads, heads, heads)
     np.testing.assert_array_equal(out[:, 0, 0], small)
     grads = ch.attention_grad(out, heads, heads, heads, out, lse)
-    # The weight of the only key, from an lse that is rounded.
-    np.testing.assert_allclose(grads.v[:, 0, 0], small, rtol=4 * np.finfo(dtype).eps)
+    # The rounding of lse shows in the weight of the only key.
+    rounding = 2 * np.abs(lse).max() * np.finfo(dtype).eps
+    np.testing.assert_allclose(grads.v[:, 0, 0], small, rtol=rounding)
