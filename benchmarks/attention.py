@@ -16,6 +16,7 @@ key and a value. `--case` takes a pattern of the listed ones, or any other name 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def main() -> int:
     parser.add_argument("--show", nargs="+", metavar="FILE", help="earlier runs put together")
     parser.add_argument("--list", action="store_true", help="the names of the cases")
     wish = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a time limit, like Ctrl-C
     listed = QUICK if wish.quick else CASES
     show = as_markdown if wish.markdown else shown
     try:
