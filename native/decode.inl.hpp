@@ -51,8 +51,8 @@ inline void ask_for(const Matrix& m, int64_t i, int64_t cols) {
 }
 
 // How many rows ahead of its use a row is asked for: a page of them, 4096 bytes. The hardware looks
-// ahead within a page only, and while it starts anew on the next one the arithmetic would wait. It
-// took decoding of 32 heads in 8 groups with D = 128 from 60 to 85 % of the speed of the memory.
+// ahead within a page only, and while it starts anew on the next one the arithmetic would wait. For
+// 32 heads in 8 groups with D = 128 it took the kernel from 4.1 to 3.0 ms on one thread.
 template <DType kStored>
 inline int64_t rows_ahead(int64_t cols) {
     const int64_t size = cols * kBytes<kStored>;

@@ -149,7 +149,8 @@ bool settle(const Panel& panel, const Block& block, int64_t key, int64_t keys, i
 
 // q . k of the block's keys [key, key + Keys) for Vecs vectors of rows from `column` on. The sums
 // start at 0 and are scaled afterwards, so that a score is the same to the bit as in the backward
-// pass: delta, made of these weights, is then that of its weights too.
+// pass: delta, made of these weights, is then that of its weights too. (Calls of few queries, see
+// decode.inl.hpp, sum in another order; the backward pass divides by its own sum of weights.)
 template <class Real, int Keys, int Vecs>
 inline __attribute__((always_inline)) void products(const Panel& panel, const Source<Real>& k,
                                                     int64_t key, int64_t column,
