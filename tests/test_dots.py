@@ -1,6 +1,9 @@
 """bfloat16 by dot-product instructions, where the machine has them."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -139,3 +142,43 @@ def test_2_to_the_x_is_within_two_units_in_the_last_place():
     assert (np.abs(tail - truth) <= 2 * np.spacing(truth.astype(np.float32))).all()
     exact = np.polyval([*map(float, c), 1.0], r.astype(np.float64))
     assert (np.abs(exact - truth) <= 1.3e-7).all()
+
+
+FORK = """
+import os, ml_dtypes, numpy as np, clearhead as ch
+x = np.random.default_rng(3).standard_normal((2, 197, 64)).astype(ml_dtypes.bfloat16)
+ch.set_num_threads(2)
+before = ch.attention(x, x, x)
+child = os.fork()
+if child == 0:
+    ch.set_num_threads(2)
+    os._exit(0 if (ch.attention(x, x, x).view("u2") == before.view("u2")).all() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), ch.isa())
+"""
+
+# A signal stack with no room for the tile registers: the kernel then refuses them.
+REFUSED = """
+import ctypes
+class Stack(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+memory = ctypes.create_string_buffer(4096)
+stack = Stack(ctypes.addressof(memory), 0, 4096)
+assert ctypes.CDLL(None).sigaltstack(ctypes.byref(stack), None) == 0
+import clearhead as ch
+print(ch.isa(), "amx" in ch.available_isas())
+"""
+
+
+def printed(script):
+    free = {name: value for name, value in os.environ.items() if name != "CLEARHEAD_ISA"}
+    run = subprocess.run([sys.executable, "-c", script], env=free, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.split()
+
+
+def test_a_forked_child_has_the_tile_registers_too():
+    assert printed(FORK) == ["0", "amx"]
+
+
+def test_where_the_kernel_refuses_the_tile_registers_the_rest_runs():
+    assert printed(REFUSED) == ["avx512", "False"]

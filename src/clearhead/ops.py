@@ -240,6 +240,8 @@ def merge(outs: Sequence[Array], lses: Sequence[Array]) -> AttentionWithLse:
 def isa() -> str:
     """The instruction set in use: the best this machine has, or CLEARHEAD_ISA.
 
+    "amx" (AVX-512, and bfloat16 by tile products), "avx512", "avx2", "neon" or "scalar".
+
     >>> isa() in available_isas()
     True
     """
