@@ -26,6 +26,7 @@ import { TextView } from "./text.js";
  * @property {() => HTMLCanvasElement} [toCanvas]  what is seen, for PNG
  * @property {() => string} [toSvg]
  * @property {() => Numbers | Promise<Numbers>} [numbers]  behind what is seen, for CSV and JSON
+ * @property {() => {rows: [number, number], columns: [number, number]} | null} [seen]  the part of the map, instead
  */
 
 /** Each view's name, its word on the tab and its class, in the order of the tabs. @type {[State["view"], string, new (root: HTMLElement, app: App) => View][]} */

@@ -50,7 +50,7 @@ export class CompareView {
   constructor(root, app) {
     this.app = app;
     /** @type {{abouts: [About, About], pictures: [object, object], runs: [string, string], agree: boolean, state: State} | null} */
-    this.seen = null;
+    this.drawn = null;
     /** @type {Camera[]} */
     this.cameras = [];
     this.size = [0, 0];
@@ -145,7 +145,7 @@ export class CompareView {
     const pictures = /** @type {[object, object]} */ ([state.heads, other.heads].map((heads) => ({ heads, join, unit, leave })));
     const shapes = abouts.map((about) => shapeOf(about, unit));
     const agree = shapes[0].join() === shapes[1].join();
-    this.seen = { abouts: /** @type {[About, About]} */ (abouts), pictures, runs: [state.run, other.run], agree, state: { ...state, unit } };
+    this.drawn = { abouts: /** @type {[About, About]} */ (abouts), pictures, runs: [state.run, other.run], agree, state: { ...state, unit } };
     this.pickers[0].update(abouts[0], state);
     this.pickers[1].update(abouts[1], { ...state, heads: other.heads });
     const several = this.app.runs.length > 1;
@@ -169,7 +169,7 @@ export class CompareView {
 
   /** @param {[number, number][]} shapes @param {State} state */
   see(shapes, state) {
-    const { seen, plots } = this;
+    const { drawn: seen, plots } = this;
     if (!seen) return;
     const wanted = [...shapes, shapes[0]];
     if (String(this.cameras.map(({ rows, columns }) => [rows, columns])) !== String(wanted)) {
@@ -200,7 +200,7 @@ export class CompareView {
   }
 
   draw() {
-    const { seen, plots, cameras } = this;
+    const { drawn: seen, plots, cameras } = this;
     if (!seen || !cameras.length || !this.cells[0].clientWidth) return;
     const side = Math.min(this.cells[0].clientWidth, 560);
     if (this.size[0] !== side) {
@@ -242,7 +242,7 @@ export class CompareView {
 
   /** Say the numbers of a cell. @param {[number, number] | null} cell @param {number} at  which picture */
   point(cell, at) {
-    const { seen } = this;
+    const { drawn: seen } = this;
     if (!seen) return;
     this.at = cell;
     this.soon();
@@ -263,7 +263,7 @@ export class CompareView {
 
   /** The cells that are seen, in both and their difference. */
   async numbers() {
-    const { seen } = this;
+    const { drawn: seen } = this;
     if (!seen) return { columns: [], rows: [] };
     const { abouts, state, agree } = seen;
     const parts = await Promise.all(LIKE.map((_, at) => this.part(at)));
@@ -287,7 +287,7 @@ export class CompareView {
 
   /** @param {number} at */
   async part(at) {
-    const { runs, pictures } = /** @type {NonNullable<CompareView["seen"]>} */ (this.seen);
+    const { runs, pictures } = /** @type {NonNullable<CompareView["drawn"]>} */ (this.drawn);
     const [a, b, c, d] = this.cameras[at].bounds;
     if ((b - a) * (d - c) > MOST_CELLS) throw new Error(`What is seen is ${((b - a) * (d - c)).toLocaleString("en")} cells; zoom in until there are at most ${MOST_CELLS.toLocaleString("en")} to save their numbers.`);
     const { arrays } = await this.app.source.ask(runs[at], "window", { ...pictures[at], rows: [a, b], columns: [c, d] });

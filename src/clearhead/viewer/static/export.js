@@ -1,10 +1,15 @@
 // What is seen leaves the page: as a picture, as numbers, as a link that brings it back.
 
 import { make } from "./dom.js";
+import { textOf } from "./layout.js";
 import { headsName } from "./picker.js";
+import { pictureOf } from "./reading.js";
 import { snapshot } from "./snapshot.js";
 import { toHash } from "./state.js";
+import { SIDE, spotsIn } from "./tiles.js";
 import { visible } from "./units.js";
+
+const MOST_CELLS = 1 << 18; // of a table; of more, what stands for many is saved
 
 /** @typedef {import("./app.js").App} App */
 /** @typedef {import("./source.js").About} About */
@@ -123,7 +128,8 @@ export class ExportMenu {
   async numbers(kind) {
     const about = await this.app.about();
     const { state, current: view } = this.app;
-    const numbers = await view?.numbers?.();
+    const part = view?.seen?.();
+    const numbers = part ? await cellsOf(this.app, about, part) : await view?.numbers?.();
     if (!numbers) throw new Error("This view has no numbers of its own to save.");
     const text = kind === "csv" ? toCsv(numbers) : toJson(numbers, about, state);
     saved(new Blob([text], { type: kind === "csv" ? "text/csv" : "application/json" }), fileName(about, state, kind));
@@ -139,6 +145,46 @@ export class ExportMenu {
     } catch {
       this.app.say(`The link to this view: ${link}`); // where the browser keeps the clipboard to itself
     }
+  }
+}
+
+/**
+ * The cells of a part of the map: each exact, or of a large part pooled as they are seen.
+ * @param {Pick<App, "source" | "state">} app @param {About} about
+ * @param {{rows: [number, number], columns: [number, number]}} part
+ * @returns {Promise<Numbers>}
+ */
+export async function cellsOf({ source, state }, about, { rows: [a, b], columns: [c, d] }) {
+  const [down, across] = [about.rows, about.columns ?? about.rows];
+  const level = Math.max(0, Math.ceil(Math.log2(((b - a) * (d - c)) / MOST_CELLS) / 2));
+  /** @type {Numbers["rows"]} */
+  const rows = [];
+  const known = (/** @type {number} */ value) => (Number.isNaN(value) ? null : value);
+  if (!level) {
+    const { arrays } = await source.ask(state.run, "window", { ...pictureOf(state), rows: [a, b], columns: [c, d] });
+    arrays[0].forEach((value, at) => {
+      const [row, column] = [a + Math.floor(at / (d - c)), c + (at % (d - c))];
+      rows.push([row, textOf(down, state.unit, row), column, textOf(across, state.unit, column), known(value)]);
+    });
+    return { columns: ["row", "row_text", "column", "column_text", "weight"], rows };
+  }
+  for (const spot of spotsIn(level, [a, b, c, d], [a, c])) {
+    const tile = await wholeTile(source, state, spot);
+    const side = 2 ** level;
+    tile.values.forEach((value, at) => {
+      const [row, column] = [(spot.row * SIDE + Math.floor(at / tile.columns)) * side, (spot.column * SIDE + (at % tile.columns)) * side];
+      if (row + side > a && row < b && column + side > c && column < d) rows.push([row, row + side, column, column + side, known(value)]);
+    });
+  }
+  return { columns: ["row", "row_end", "column", "column_end", `${state.pool}_weight`], rows };
+}
+
+/** A tile, asked for until all of it has come. @param {App["source"]} source @param {State} state @param {import("./tiles.js").Spot} spot */
+async function wholeTile(source, state, spot) {
+  for (;;) {
+    const { json, arrays } = await source.ask(state.run, "tile", { ...pictureOf(state), pool: state.pool, ...spot });
+    if (json.done) return { values: arrays[0], columns: /** @type {number} */ (json.columns) };
+    await new Promise((done) => setTimeout(done, 100));
   }
 }
 

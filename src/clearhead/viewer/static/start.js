@@ -21,7 +21,6 @@ export class StartView {
     /** @type {AbortController | null} */
     this.reading = null;
     this.text = make("textarea", "field", { rows: 9, placeholder: "Type or paste a text", "aria-label": "The text to read", spellcheck: "false", dir: "auto" });
-    this.model = make("input", "field", { type: "text", placeholder: "the model that comes with clearhead", "aria-label": "Model: a folder with a checkpoint, or the name of one; empty for the default" });
     this.go = make("button", "primary", { type: "submit" }, "See what it reads");
     this.stop = make("button", "chip", { type: "button", hidden: true }, "stop");
     this.progress = make("p", "fine", { role: "status" });
@@ -36,8 +35,7 @@ export class StartView {
       return button;
     });
     const title = make("h2", "", {}, "See what a model reads in your text");
-    const model = make("label", "model-field", {}, make("span", "fine", {}, "model"), this.model);
-    const form = make("form", "start-form", {}, title, this.text, make("div", "bar", {}, make("span", "fine", {}, "or try"), ...examples), make("div", "bar", {}, this.go, this.stop, model), this.progress, this.error);
+    const form = make("form", "start-form", {}, title, this.text, make("div", "bar", {}, make("span", "fine", {}, "or try"), ...examples), make("div", "bar", {}, this.go, this.stop), this.progress, this.error);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       void this.read();
@@ -74,7 +72,7 @@ export class StartView {
     this.go.disabled = true;
     this.stop.hidden = false;
     try {
-      const run = await this.app.source.read(this.text.value, this.model.value.trim() || null, this.reading.signal);
+      const run = await this.app.source.read(this.text.value, null, this.reading.signal);
       this.app.runs = await this.app.source.runs();
       await this.enter(run);
     } catch (error) {

@@ -82,7 +82,7 @@ export class StepsView {
     /** @type {[number, number]} the tokens that are shown */
     this.picked = [0, 0];
     /** @type {{steps: Steps, state: State, about: About, row: number, column: number} | null} */
-    this.seen = null;
+    this.drawn = null;
     this.heads = new HeadPicker(app);
     this.pair = make("h2", "pair");
     this.pieces = make("div", "bar controls pieces");
@@ -131,15 +131,15 @@ export class StepsView {
     this.asking = new AbortController();
     const [layer, head] = state.heads[0];
     const { json } = await this.app.source.ask(state.run, "steps", { layer, head, row, column }, this.asking.signal);
-    this.seen = { steps: json, state, about, row, column };
+    this.drawn = { steps: json, state, about, row, column };
     this.none.hidden = true;
     this.body.hidden = false;
-    this.draw(this.seen);
+    this.draw(this.drawn);
   }
 
   /** @param {string} why */
   empty(why) {
-    this.seen = null;
+    this.drawn = null;
     this.none.textContent = why;
     this.none.hidden = false;
     this.body.hidden = true;
@@ -147,7 +147,7 @@ export class StepsView {
     this.pieces.replaceChildren();
   }
 
-  /** @param {NonNullable<StepsView["seen"]>} seen */
+  /** @param {NonNullable<StepsView["drawn"]>} seen */
   draw({ steps, state, about, row, column }) {
     const [layer, head] = state.heads[0];
     const columns = about.columns ?? about.rows;
@@ -192,8 +192,8 @@ export class StepsView {
   }
 
   products() {
-    if (!this.seen) return;
-    const { q, k, products } = this.seen.steps;
+    if (!this.drawn) return;
+    const { q, k, products } = this.drawn.steps;
     const most = (/** @type {number[]} */ values) => values.reduce((top, value) => Math.max(top, Math.abs(value)), 0) || 1;
     const tops = [most(q), most(k), most(products)];
     const dark = this.app.palette.dark;
@@ -211,8 +211,8 @@ export class StepsView {
 
   /** Every number of the pair. */
   numbers() {
-    if (!this.seen) return { columns: [], rows: [] };
-    const { steps, about, row, column } = this.seen;
+    if (!this.drawn) return { columns: [], rows: [] };
+    const { steps, about, row, column } = this.drawn;
     const columns = about.columns ?? about.rows;
     const scalars = /** @type {const} */ (["score", "scale", "scaled", "softcap", "capped", "bias", "logit", "lse", "sink", "weight", "rank"]);
     return {

@@ -35,7 +35,7 @@ export class TextView {
     this.pointed = null;
     /** @type {Read[]} */
     this.reads = [];
-    this.seen = app.state;
+    this.drawn = app.state;
     this.asking = new AbortController();
     this.hint = make("p", "fine hint");
     const text = (/** @type {string} */ label) => make("div", "prose", { role: "group", dir: "auto", "aria-label": `${label}. Arrow keys go from word to word.` });
@@ -142,7 +142,7 @@ export class TextView {
 
   /** The pane that is painted: of the other text, where there are two. */
   painted() {
-    return this.about?.columns && isForward(this.seen.direction) ? this.panes[1] : this.panes[0];
+    return this.about?.columns && isForward(this.drawn.direction) ? this.panes[1] : this.panes[0];
   }
 
   /** Whether a unit of the axis that is painted is in the list. @param {About} about @param {State} state @param {number[]} chosen */
@@ -155,7 +155,7 @@ export class TextView {
   /** @param {About} about @param {State} state @param {Read[]} reads @param {Float32Array | null} own */
   draw(about, state, reads, own) {
     this.reads = reads;
-    this.seen = state;
+    this.drawn = state;
     const chosen = reads.flatMap(({ units }) => units);
     const listed = this.lister(about, state, chosen);
     const weights = reads.length ? meanOf(reads) : new Float32Array(0);
@@ -186,7 +186,7 @@ export class TextView {
 
   /** The numbers behind what is seen: the weight of every unit for each group of chosen ones. */
   numbers() {
-    const { about, seen: state } = this;
+    const { about, drawn: state } = this;
     if (!about) return { columns: [], rows: [] };
     const [from, to] = [axisOf(about, state, true), axisOf(about, state, false)];
     const heads = state.heads.map(([layer, head]) => `${about.layers[layer]}.${about.heads[head]}`);
