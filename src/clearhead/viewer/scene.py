@@ -322,7 +322,7 @@ class Scene:
             _, picture = self._picture(one)
             row = whole("row", arguments.get("row"), picture.shape[0])
             column = whole("column", arguments.get("column"), picture.shape[1])
-            out[layer, head] = picture.cells(row, row + 1, column, column + 1)[0][0, 0]
+            out[layer, head] = picture.cells(row, row + 1, column, column + 1)[0, 0]
         return Answer({}, [out])
 
     def _rollout(self, arguments: Mapping[str, Any]) -> Answer:

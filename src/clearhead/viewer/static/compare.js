@@ -56,6 +56,7 @@ export class CompareView {
     this.size = [0, 0];
     /** @type {[number, number] | null} */
     this.at = null;
+    this.on = 0;
     const failed = (/** @type {unknown} */ error) => app.say(error);
     this.plots = ["left", "right", "difference"].map(() => new Plot(failed, () => this.soon()));
     const other = /** @type {App} */ (/** @type {unknown} */ (new OtherHeads(app)));
@@ -221,6 +222,7 @@ export class CompareView {
     if (seen.agree) plots[2].draw((value) => diverging(value / most, palette.dark), `${most} ${palette.dark}`, palette, this.at);
     this.legend.update(scale, palette, both.some(({ values }) => values.some(Number.isNaN)), this.pooled());
     this.diverge(most);
+    this.say();
     plots.forEach(({ canvas }, at) => canvas.setAttribute("aria-label", `${["Left", "Right", "Difference"][at]}: ${this.titles[at].textContent}. Arrow keys go from cell to cell, plus and minus zoom.`));
   }
 
@@ -240,16 +242,23 @@ export class CompareView {
     [`−${brief(most)}`, "0", `+${brief(most)}`].forEach((text, at) => (this.ends[at].textContent = text));
   }
 
-  /** Say the numbers of a cell. @param {[number, number] | null} cell @param {number} at  which picture */
-  point(cell, at) {
-    const { drawn: seen } = this;
-    if (!seen) return;
+  /** @param {[number, number] | null} cell @param {number} on  which picture */
+  point(cell, on) {
     this.at = cell;
+    this.on = on;
     this.soon();
+  }
+
+  /** Say the numbers of the cell that is pointed at. */
+  say() {
+    const { drawn: seen, at: cell, on: at } = this;
+    if (!seen) return;
     if (!cell) return this.readout.replaceChildren("Point at a cell for its weights.");
     const { abouts, state } = seen;
     const sides = seen.agree ? [0, 1] : [Math.min(at, 1)];
-    const value = (/** @type {number} */ side) => this.plots[side].value(...cell) ?? NaN;
+    const values = this.plots.map((plot) => plot.value(...cell));
+    if (sides.some((side) => values[side] === undefined)) return this.readout.replaceChildren("…"); // still to come
+    const value = (/** @type {number} */ side) => values[side] ?? NaN;
     const name = (/** @type {number} */ side) => {
       const about = abouts[side];
       return [isolated(nameOf(about.rows, state.unit, cell[0])), " reads ", isolated(nameOf(about.columns ?? about.rows, state.unit, cell[1])), " "];
