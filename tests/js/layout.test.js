@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { chosenAfter, chunksOf, groupsOf, hitsOf, isSpecial, spansOf, textOf } from "../../src/clearhead/viewer/static/layout.js";
+import { chosenAfter, chunksOf, groupsOf, hitsOf, inUnits, isSpecial, spansOf, textOf } from "../../src/clearhead/viewer/static/layout.js";
+import { INITIAL } from "../../src/clearhead/viewer/static/state.js";
 import { codeUnits, percent, shortened, shown } from "../../src/clearhead/viewer/static/labels.js";
 
 /** An axis of words cut at spaces, one token each. @param {string} text */
@@ -88,4 +89,18 @@ test("a number has the digits that are known of it", () => {
   assert.equal(shown(0.0000123), "1.23e-5");
   assert.equal(shown(NaN, 4), "hidden");
   assert.deepEqual([0, 0.001, 0.5].map(percent), ["0 %", "under 1 %", "50 %"]);
+});
+
+test("what is chosen stays chosen in other units", () => {
+  const rows = axis("un der stand it");
+  rows.words = [["under", 0, 6, [0, 1], false], ["stand", 7, 12, [2], false], ["it", 13, 15, [3], false]];
+  rows.tokens.forEach((token, at) => (token[4] = [0, 0, 1, 2][at]));
+  rows.sentences = [[0, 2], [2, 4]];
+  const about = /** @type {any} */ ({ rows, columns: null });
+  const state = { ...INITIAL, unit: /** @type {const} */ ("tokens"), words: [0, 1, 3, 99], row: 3, column: 1, span: /** @type {any} */ ([0, 1, 0, 1]) };
+  const words = { ...state, ...inUnits(about, state, "words") };
+  assert.deepEqual([words.unit, words.words, words.row, words.column, words.span], ["words", [0, 2], 2, 0, null]);
+  const sentences = inUnits(about, words, "sentences");
+  assert.deepEqual([sentences.words, sentences.row, sentences.column], [[0, 1], 1, 0]);
+  assert.deepEqual(inUnits(about, { ...words, row: 2 }, "tokens").row, 3);
 });

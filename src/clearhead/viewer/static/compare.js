@@ -220,7 +220,7 @@ export class CompareView {
     for (const at of [0, 1]) plots[at].draw(plain, `${scale.name} ${palette.dark}`, palette, this.at);
     const most = Math.max(1e-12, ...tiles[2].map(({ top }) => top));
     if (seen.agree) plots[2].draw((value) => diverging(value / most, palette.dark), `${most} ${palette.dark}`, palette, this.at);
-    this.legend.update(scale, palette, both.some(({ values }) => values.some(Number.isNaN)), this.pooled());
+    this.legend.update(scale, palette, both.some(({ values, done }) => done && values.some(Number.isNaN)), this.pooled());
     this.diverge(most);
     this.say();
     plots.forEach(({ canvas }, at) => canvas.setAttribute("aria-label", `${["Left", "Right", "Difference"][at]}: ${this.titles[at].textContent}. Arrow keys go from cell to cell, plus and minus zoom.`));

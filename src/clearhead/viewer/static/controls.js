@@ -1,18 +1,38 @@
 // What a picture of the map is made of, to be chosen: heads, units, pooling, colours, what is left out.
 
 import { make, Switch } from "./dom.js";
+import { inUnits } from "./layout.js";
 import { HeadPicker } from "./picker.js";
 
 /** @typedef {import("./state.js").State} State */
 
 const UNITS = /** @type {const} */ ([["tokens", "tokens"], ["words", "words"], ["sentences", "sentences"], ["documents", "documents"]]);
 
+/** What rows and columns are. What is chosen stays chosen, in the new units. */
+export class UnitSwitch {
+  /** @param {import("./app.js").App} app */
+  constructor(app) {
+    this.app = app;
+    this.switch = new Switch("Rows and columns", UNITS, (unit) => {
+      if (this.about && unit !== app.state.unit) app.set(inUnits(this.about, app.state, unit));
+    });
+    this.root = this.switch.root;
+  }
+
+  /** @param {import("./source.js").About} about @param {State} state */
+  update(about, state) {
+    this.about = about;
+    this.switch.update(state.unit);
+    for (const [unit, button] of this.switch.buttons) button.hidden = !about.units.includes(unit);
+  }
+}
+
 export class Controls {
   /** @param {import("./app.js").App} app */
   constructor(app) {
     this.app = app;
     this.picker = new HeadPicker(app);
-    this.unit = new Switch("Rows and columns", UNITS, (unit) => this.changeUnit(unit));
+    this.unit = new UnitSwitch(app);
     this.pool = new Switch(
       "What stands for many weights",
       [["mean", "mean", "A pixel far out is the mean of its weights"], ["max", "largest", "A pixel far out is the largest of its weights: one strong weight stays visible"]],
@@ -34,18 +54,11 @@ export class Controls {
    */
   update(about, state) {
     this.picker.update(about, state);
-    this.unit.update(state.unit);
-    for (const [unit, button] of this.unit.buttons) button.hidden = !about.units.includes(unit);
+    this.unit.update(about, state);
     this.pool.update(state.pool);
     this.scale.update(state.scale);
     this.special.checked = state.leave.special;
     this.sinks.checked = state.leave.sinks;
-  }
-
-  /** Other units are other rows and columns: what was pinned of the old ones is not theirs. @param {State["unit"]} unit */
-  changeUnit(unit) {
-    const { leave, unit: now } = this.app.state;
-    if (unit !== now) this.app.set({ unit, row: null, column: null, span: null, camera: null, leave: { ...leave, columns: [] } });
   }
 
   /** @param {Partial<import("./source.js").Leave>} change */

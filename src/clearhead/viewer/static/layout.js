@@ -1,6 +1,7 @@
 // A text cut into the units that can be pointed at, and into chunks that are drawn as they come near.
 
 import { codeUnits } from "./labels.js";
+import { tokensOf } from "./units.js";
 
 /** @typedef {import("./source.js").Axis} Axis */
 /** @typedef {import("./source.js").Unit} Unit */
@@ -163,4 +164,35 @@ export function chosenAfter(chosen, at, { more, range }) {
   }
   if (!more) return [at];
   return chosen.includes(at) && chosen.length > 1 ? chosen.filter((unit) => unit !== at) : [...chosen.filter((unit) => unit !== at), at];
+}
+
+/**
+ * The unit that a token belongs to.
+ * @param {Axis} axis @param {Unit} unit @param {number} token @returns {number}
+ */
+function unitWith(axis, unit, token) {
+  if (unit === "tokens") return token;
+  if (unit === "words") return axis.tokens[token]?.[4] ?? 0;
+  return Math.max(0, axis[unit].findIndex(([begin, end]) => begin <= token && token < end));
+}
+
+/**
+ * What is chosen, in other units: each by its first token. What has no such place is let go.
+ * @param {import("./source.js").About} about @param {import("./state.js").State} state @param {Unit} unit
+ * @returns {Partial<import("./state.js").State>}
+ */
+export function inUnits(about, state, unit) {
+  const [rows, columns] = [about.rows, about.columns ?? about.rows];
+  const moved = (/** @type {Axis} */ axis, /** @type {number} */ at) => unitWith(axis, unit, tokensOf(axis, state.unit, at)[0]);
+  const asked = state.direction === "reads" || state.direction === "made-of" ? rows : columns;
+  const words = state.words.filter((at) => at < asked[state.unit].length).map((at) => moved(asked, at));
+  return {
+    unit,
+    words: [...new Set(words)],
+    row: state.row === null || state.row >= rows[state.unit].length ? null : moved(rows, state.row),
+    column: state.column === null || state.column >= columns[state.unit].length ? null : moved(columns, state.column),
+    span: null,
+    camera: null,
+    leave: { ...state.leave, columns: [] },
+  };
 }

@@ -1,6 +1,6 @@
 // One picture among several that move together: its tiles, drawn where a camera looks.
 
-import { css } from "./colour.js";
+import { channels, css } from "./colour.js";
 import { make } from "./dom.js";
 import { Tiles, lastLevel, levelFor, spotsIn, SIDE } from "./tiles.js";
 
@@ -96,20 +96,20 @@ export class Plot {
 
 /**
  * A tile as pixels, kept with it until its colours change.
- * @param {Tile} tile @param {(value: number) => number[]} colour @param {string} name @param {{hidden: string[]}} palette
+ * @param {Tile} tile @param {(value: number) => number[]} colour @param {string} name @param {{hidden: string[], paper: string}} palette
  * @returns {HTMLCanvasElement}
  */
 function painted(tile, colour, name, palette) {
-  if (tile.drawn?.name === name) return tile.drawn.canvas;
+  if (tile.drawn?.name === name && tile.drawn.done === tile.done) return tile.drawn.canvas;
   const canvas = make("canvas", "", { width: tile.columns, height: tile.rows });
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   const image = context.createImageData(tile.columns, tile.rows);
-  const hidden = [1, 3, 5].map((at) => parseInt(palette.hidden[0].slice(at, at + 2), 16));
+  const gap = channels(tile.done ? palette.hidden[0] : palette.paper); // hidden, or still to come
   tile.values.forEach((value, at) => {
-    const [red, green, blue] = Number.isNaN(value) ? hidden : colour(value);
+    const [red, green, blue] = Number.isNaN(value) ? gap : colour(value);
     image.data.set([red, green, blue, 255], 4 * at);
   });
   context.putImageData(image, 0, 0);
-  tile.drawn = { canvas, name };
+  tile.drawn = { canvas, name, done: tile.done };
   return canvas;
 }

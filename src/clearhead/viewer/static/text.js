@@ -2,6 +2,7 @@
 
 import { ArcsView } from "./arcs.js";
 import { css, ink } from "./colour.js";
+import { UnitSwitch } from "./controls.js";
 import { make } from "./dom.js";
 import { shown } from "./labels.js";
 import { chosenAfter, isSpecial, textOf } from "./layout.js";
@@ -46,7 +47,8 @@ export class TextView {
     this.heads = new HeadPicker(app);
     this.arcs = new ArcsView(app, (unit) => this.choose(unit, { more: false, range: false }, true));
     this.panel = new ReadingPanel(app, (unit) => this.painted().reach(unit));
-    const bar = make("div", "bar controls", {}, this.search.root, this.heads.root);
+    this.unit = new UnitSwitch(app);
+    const bar = make("div", "bar controls", {}, this.search.root, this.heads.root, this.unit.root);
     root.append(make("div", "column", {}, bar, this.hint, this.titles[0], this.texts[0], this.titles[1], this.texts[1], this.arcs.root), this.panel.root);
   }
 
@@ -84,6 +86,7 @@ export class TextView {
       this.search.again();
     }
     this.heads.update(about, state);
+    this.unit.update(about, state);
     this.arcs.show(state, about);
     await this.read(state);
   }

@@ -7,7 +7,7 @@ import { Scale, leastAbove0 } from "./tint.js";
 /** @typedef {import("./state.js").Head} Head */
 /** @typedef {import("./state.js").State} State */
 
-/** @typedef {{rows: number, columns: number, values: Float32Array, top: number}} Tile */
+/** @typedef {{rows: number, columns: number, values: Float32Array, top: number, done: boolean}} Tile */
 
 const SIDE = 64; // cells of a small picture at most
 const AT_ONCE = 4;
@@ -108,12 +108,12 @@ export class Thumbs {
     const question = { heads: [picture.head], join: "mean", unit, leave, pool, level: this.level, row: 0, column: 0 };
     const { json, arrays } = await this.app.source.ask(state.run, "tile", question, signal);
     if (signal.aborted) return;
-    picture.tile = { rows: json.rows, columns: json.columns, values: arrays[0], top: json.top ?? 0 };
+    picture.tile = { rows: json.rows, columns: json.columns, values: arrays[0], top: json.top ?? 0, done: json.done };
     canvas.dataset.drawn = json.done ? "yes" : "partly";
     const grown = json.top > this.top;
     if (grown) this.top = json.top;
     this.least = Math.min(this.least, leastAbove0(arrays[0]));
-    this.hidden ||= arrays[0].some(Number.isNaN);
+    this.hidden ||= json.done && arrays[0].some(Number.isNaN); // before, a gap may be still to come
     this.paint(grown || state.scale === "log" ? null : canvas);
     if (!json.done) {
       setTimeout(() => {
@@ -127,12 +127,12 @@ export class Thumbs {
   /** @param {HTMLCanvasElement | null} [only]  null: all, since the scale or the colours changed */
   paint(only = null) {
     const { palette, state } = this.app;
-    const hidden = channels(palette.hidden[0]);
+    const [hidden, paper] = [palette.hidden[0], palette.paper].map(channels);
     const scale = new Scale(state.scale, this.top, this.least);
     const colour = (/** @type {number} */ value) => palette.at(scale.share(value));
     for (const canvas of only ? [only] : this.pictures.keys()) {
       const tile = this.pictures.get(canvas)?.tile;
-      if (tile) paintTile(canvas, tile, colour, hidden);
+      if (tile) paintTile(canvas, tile, colour, tile.done ? hidden : paper);
     }
     if (!only) this.scaled(scale);
   }
