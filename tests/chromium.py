@@ -21,7 +21,7 @@ class Page:
     def open(self, path: Path, *, width: int = 1280, dark: bool = False) -> None:
         """Load a file and wait until its script is done; anything but that file is a failure."""
         self.visit(path.as_uri(), width=width, dark=dark)
-        self.wait("document.documentElement.dataset.ready === 'yes'")
+        self.wait("document.documentElement?.dataset.ready === 'yes'")
 
     def visit(
         self,

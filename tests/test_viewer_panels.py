@@ -105,7 +105,7 @@ class Tab:
         self.browser.events[:] = [e for e in self.browser.events if e["method"] != loaded]
         self.page.call("Page.navigate", url=url)
         self.browser.wait_for(loaded, self.page._session)
-        self.wait("document.documentElement.dataset.ready === 'yes'")
+        self.wait("document.documentElement?.dataset.ready === 'yes'")
 
     def text(self, selector: str) -> str:
         return self.js(f"document.querySelector({json.dumps(selector)}).textContent")

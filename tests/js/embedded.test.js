@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { gzipSync } from "node:zlib";
 
-import { Embedded, sideOf } from "../../src/clearhead/viewer/static/embedded.js";
+import { Embedded, bytesOf, sideOf } from "../../src/clearhead/viewer/static/embedded.js";
 
 // Three words of four tokens, `un` and `done` one word; 2 layers of 1 head; the mask is causal.
 const HIDDEN = 65535;
@@ -27,8 +27,31 @@ function packed(values) {
     bytes[at] = value & 255;
     bytes[values.length + at] = value >> 8;
   });
-  return gzipSync(bytes).toString("base64");
+  return base85(gzipSync(bytes));
 }
+
+const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;.=>?@^_`{|}~";
+
+/** @param {Uint8Array} bytes */
+function base85(bytes) {
+  const whole = new Uint8Array(4 * Math.ceil(bytes.length / 4));
+  whole.set(bytes);
+  let text = "";
+  for (let at = 0; at < whole.length; at += 4) {
+    let value = new DataView(whole.buffer).getUint32(at);
+    let group = "";
+    for (let i = 0; i < 5; i++, value = Math.floor(value / 85)) group = DIGITS[value % 85] + group;
+    text += group;
+  }
+  return text.slice(0, text.length - (whole.length - bytes.length));
+}
+
+test("bytes of any number come back from five characters for four", () => {
+  for (const size of [0, 1, 2, 3, 4, 5, 7, 64, 97]) {
+    const bytes = Uint8Array.from({ length: size }, (_, at) => (at * 89 + 255) & 255);
+    assert.deepEqual([...bytesOf(base85(bytes))], [...bytes]);
+  }
+});
 
 const page = () =>
   Embedded.open(/** @type {any} */ ({

@@ -21,7 +21,9 @@ def data_of(page: str) -> dict:
 
 
 def stored(data: dict) -> np.ndarray:
-    planes = np.frombuffer(gzip.decompress(base64.b64decode(data["weights"])), np.uint8)
+    planes = np.frombuffer(
+        gzip.decompress(base64.b85decode(data["weights"].replace(".", "<"))), np.uint8
+    )
     low, high = planes.reshape(2, -1).astype(np.int64)
     return low + 256 * high
 

@@ -13,7 +13,7 @@ import { Refused } from "./source.js";
  * @typedef {object} PageData
  * @property {About} about
  * @property {number} decimals  weights are rounded to this many
- * @property {string} weights  base64 of gzip of all low bytes, then all high bytes, of (L, H, T, S) and, if there, the rollout (T, T)
+ * @property {string} weights  base 85 of gzip of all low bytes, then all high bytes, of (L, H, T, S) and, if there, the rollout (T, T)
  * @property {number | null} rollout  what the rollout is counted in; null: it is not there
  * @property {Record<string, string>} measures  what each means
  * @property {(number | null)[][]} values  of each measure, (L H)
@@ -47,10 +47,26 @@ export function sideOf(axis, unit, reading) {
 /** The picture in a question. @param {Partial<Picture> & Pick<Picture, "heads">} asked @returns {Picture} */
 const pictureIn = ({ heads, join = "mean", unit = "tokens", leave = NOTHING }) => ({ heads, join, unit, leave });
 
-/** @param {string} base64 @returns {Promise<Uint16Array>} */
-async function unpacked(base64) {
-  const packed = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+// Five characters for four bytes, as Python's b85encode but for "<", which a page cannot hold: it is ".".
+const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;.=>?@^_`{|}~";
+
+/** @param {string} text @returns {Uint8Array<ArrayBuffer>} */
+export function bytesOf(text) {
+  const digit = new Uint8Array(128);
+  for (let at = 0; at < DIGITS.length; at++) digit[DIGITS.charCodeAt(at)] = at;
+  const groups = Math.ceil(text.length / 5);
+  const view = new DataView(new ArrayBuffer(4 * groups));
+  for (let group = 0; group < groups; group++) {
+    let value = 0;
+    for (let at = 5 * group; at < 5 * group + 5; at++) value = value * 85 + (at < text.length ? digit[text.charCodeAt(at)] : 84);
+    view.setUint32(4 * group, value);
+  }
+  return new Uint8Array(view.buffer, 0, Math.floor((4 * text.length) / 5));
+}
+
+/** @param {string} text @returns {Promise<Uint16Array>} */
+async function unpacked(text) {
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
   const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
   const count = bytes.length / 2;
   const out = new Uint16Array(count);
