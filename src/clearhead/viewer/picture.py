@@ -280,11 +280,19 @@ class Picture:
 
 
 def reduced(add: np.ufunc, x: NDArray[Any], level: int) -> NDArray[Any]:
-    """x in bins of 2^level along each axis, the last ones cut."""
-    for axis in range(x.ndim):
-        n = x.shape[axis]
-        if n and level:
-            x = add.reduceat(x, np.arange(0, n, 1 << level), axis=axis)
+    """x in bins of 2^level along each axis, the last ones cut.
+
+    First along the last axis, by steps of two: halves of a row are added as vectors are.
+    """
+    for axis in range(x.ndim - 1, -1, -1):
+        for _ in range(level):
+            n = x.shape[axis]
+            if n <= 1:
+                break
+            at = (slice(None),) * axis
+            even, odd = x[(*at, slice(0, n - n % 2, 2))], x[(*at, slice(1, None, 2))]
+            half = add(even, odd)
+            x = np.concatenate([half, x[(*at, slice(n - 1, None))]], axis) if n % 2 else half
     return x
 
 

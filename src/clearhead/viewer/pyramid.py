@@ -8,7 +8,7 @@ time that a request may take is over, it gets what there is.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -35,6 +35,22 @@ class Block:
     count: NDArray[np.float64]
     strip: int  # rows of cells
     done: NDArray[np.bool_]  # of each strip
+    # Once all is done: by pool and step, the sums or maxima in bins of 2^step, and their counts.
+    coarse: dict[tuple[str, int], tuple[NDArray[Any], NDArray[np.float64]]] = field(
+        default_factory=dict
+    )
+
+    def reduced(self, pool: str, step: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """The sums or the maxima in bins of 2^step cells, and how many cells these are of."""
+        own = self.total if pool == "mean" else self.most
+        assert own is not None
+        if (pool, step) in self.coarse:
+            return self.coarse[pool, step]
+        add = np.add if pool == "mean" else np.maximum
+        found = reduced(add, own, step), reduced(np.add, self.count, step)
+        if step and self.done.all():
+            self.coarse[pool, step] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -113,7 +129,8 @@ class Pyramid:
         total = np.zeros(shape) if one or pool == "mean" else None
         most = np.zeros(shape, np.float32) if one or pool == "max" else None
         block = Block(total, most, np.zeros(shape), strip, np.zeros(-(-shape[0] // strip), bool))
-        return block, sum(x.nbytes for x in (total, most, block.count) if x is not None)
+        size = sum(x.nbytes for x in (total, most, block.count) if x is not None)
+        return block, size * 4 // 3  # with what is reduced from it
 
     def _work(
         self,
@@ -170,14 +187,12 @@ class Pyramid:
         add = np.add if pool == "mean" else np.maximum
         for (row, column), block in blocks.items():
             top, _, left, _ = self._bounds(level, row, column)
-            own = block.total if pool == "mean" else block.most
-            assert own is not None
-            known = np.repeat(block.done, block.strip)[: len(own)]
-            coarse = reduced(add, own, step)
+            coarse, cells = block.reduced(pool, step)
+            known = np.repeat(block.done, block.strip)[: len(block.count)]
             r, s = (top - a) >> (level + step), (left - c) >> (level + step)
             at = slice(r, r + coarse.shape[0]), slice(s, s + coarse.shape[1])
             values[at] = add(values[at], coarse)
-            count[at] += reduced(np.add, block.count, step)
+            count[at] += cells
             ready[at] &= reduced(np.logical_and, known, step)[:, None]
         if pool == "mean":
             values /= np.maximum(count, 1)
