@@ -190,6 +190,16 @@ def test_the_table_fits_and_marks_where_a_peer_wins(measured):
     assert "| causal 2x6:3x37x16:8 |" in table.markdown(again)
 
 
+def test_a_disturbed_run_says_so(measured):
+    other = report.from_json(measured.to_json())
+    assert measured.machine["others_cpus"] >= 0
+    other.machine["others_cpus"] = 0.3
+    assert "NOT QUIET: other programs used 0.30 CPUs" in table.text(other)
+    assert table.about(report.merge([other, other])) == table.about(other)
+    other.machine["others_cpus"] = 0.01
+    assert "NOT QUIET" not in table.text(other)
+
+
 def test_runs_are_put_together_and_the_higher_limit_counts(measured):
     other = report.from_json(measured.to_json())
     key = next(iter(other.limits.flops))

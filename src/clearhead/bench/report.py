@@ -113,7 +113,8 @@ def from_json(text: str) -> Report:
 def merge(reports: Iterable[Report]) -> Report:
     """Runs of one machine put together; of a limit the most that was seen counts."""
     first, *others = reports
-    merged = Report(first.machine, Limits(), list(first.measurements))
+    disturbed = {"others_cpus": max(r.machine.get("others_cpus", 0.0) for r in (first, *others))}
+    merged = Report(first.machine | disturbed, Limits(), list(first.measurements))
     for report in (first, *others):
         for kind in ("flops", "weights", "bandwidth"):
             into = getattr(merged.limits, kind)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
 
 from . import limits, turns
@@ -51,11 +53,33 @@ def measure(
 ) -> None:
     """Adds the measurements to `report` as they are made."""
     total = len(cases) * len(threads)
-    for done, n in enumerate(threads):
-        with turns.workers(wanted, n) as crew:
-            for i, case in enumerate(cases):
-                progress(f"{done * len(cases) + i + 1}/{total} {case.name}, {n} thread(s)")
-                report.measurements += _case(report, case, n, crew, wanted, seconds)
+    others, since = _cpu_of_others(), time.perf_counter()
+    try:
+        for done, n in enumerate(threads):
+            with turns.workers(wanted, n) as crew:
+                for i, case in enumerate(cases):
+                    progress(f"{done * len(cases) + i + 1}/{total} {case.name}, {n} thread(s)")
+                    report.measurements += _case(report, case, n, crew, wanted, seconds)
+    finally:
+        if others is not None:
+            used = (_cpu_of_others() or others) - others
+            report.machine["others_cpus"] = max(0.0, used / (time.perf_counter() - since))
+
+
+def _cpu_of_others() -> float | None:
+    """Seconds of CPU that neither this process nor its ended children have had (Linux)."""
+    try:
+        with open("/proc/stat") as lines:
+            user, nice, system, _, _, irq, softirq, steal = map(int, next(lines).split()[1:9])
+    except (OSError, ValueError):
+        return None
+    import resource
+
+    busy = (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        own = resource.getrusage(who)
+        busy -= own.ru_utime + own.ru_stime
+    return busy
 
 
 def _case(

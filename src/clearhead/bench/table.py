@@ -51,7 +51,9 @@ def about(report: Report) -> str:
     m = report.machine
     versions = ", ".join(f"{name} {v}" for name, v in m["versions"].items())
     where = f"{m['cpu']}, {m['cpus']} CPU(s), {m['isa']}, {m['date']}"
-    return fill(where, 80) + "\n" + fill(versions, 80)
+    used = m.get("others_cpus", 0.0)
+    warning = f"\nNOT QUIET: other programs used {used:.2f} CPUs meanwhile." if used > 0.05 else ""
+    return fill(where, 80) + "\n" + fill(versions, 80) + warning
 
 
 def limits(report: Report) -> str:

@@ -44,7 +44,7 @@ class Worker:
             start_new_session=True,  # Ctrl-C is ours to handle
         )
         if hasattr(os, "sched_setaffinity"):  # before it has threads
-            cpus = sorted(os.sched_getaffinity(0))[:threads]
+            cpus = sorted(os.sched_getaffinity(0))[-threads:]
             os.sched_setaffinity(self._process.pid, cpus)
 
     def send(self, do: str, **request: Any) -> None:
