@@ -11,7 +11,7 @@
 namespace clearhead {
 
 constexpr int64_t kPanel = 64;      // rows of a panel: one bit each in a uint64_t
-constexpr int64_t kBlock = 96;      // keys of a block: P (96 x 64 floats) stays close to Q
+constexpr int64_t kBlock = 96;      // keys of a block at most; caches.hpp says how many
 constexpr int64_t kStripRows = 32;  // most rows of a strip
 constexpr double kLog2e = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;

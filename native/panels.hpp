@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "caches.hpp"
 #include "mask.hpp"
 #include "problem.hpp"
 
@@ -136,12 +137,13 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, int64_t 
 template <class Real, class F>
 void for_blocks(const Problem& p, const Kernels& kernels, const Place& at, Veil<Real>& veil,
                 Range within, F f) {
+    const int64_t keys = block_keys(first_level_bytes(), sizeof(Real));
     int64_t begin = within.begin;
     Block block;
     const auto walk = [&](int64_t run_end, Seen seen) {
         const int64_t end = std::min(run_end, within.end);
-        for (; seen != Seen::none && begin < end; begin += kBlock) {
-            if (lay_out(p, kernels, at, begin, std::min(kBlock, end - begin), seen, veil, block))
+        for (; seen != Seen::none && begin < end; begin += keys) {
+            if (lay_out(p, kernels, at, begin, std::min(keys, end - begin), seen, veil, block))
                 f(block);
         }
         begin = std::max(within.begin, end);

@@ -12,12 +12,16 @@
 
 #include "attention.hpp"
 #include "backward.hpp"
+#include "caches.hpp"
 #include "dispatch.hpp"
 #include "mask.hpp"
 #include "observe.hpp"
 #include "threads.hpp"
 
 using namespace clearhead;
+
+static_assert(block_keys(48 << 10, 4) == 96 && block_keys(32 << 10, 4) == 60);
+static_assert(block_keys(1 << 10, 4) == 24 && block_keys(1 << 20, 4) == kBlock);
 
 namespace {
 
