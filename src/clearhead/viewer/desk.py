@@ -57,7 +57,8 @@ class Desk:
             if len(lane) > self._waiting:
                 given_up = lane.pop(0)
             self._turn.notify_all()
-        if given_up is not None:
+        # False: whoever asked has gone as well, and only has not been cleared away yet.
+        if given_up is not None and given_up.result.set_running_or_notify_cancel():
             given_up.result.set_exception(Busy())
         try:
             return await asyncio.wrap_future(ticket.result)
