@@ -60,11 +60,13 @@ test("a figure is XML whatever its texts hold", () => {
   figure.text(3, 4, "a<b & \u0007 \ud800 </text>", { anchor: "middle", weight: 620, turn: -45 });
   figure.rect(1, 2, 3, 4, "rgb(1 2 3)", { radius: 2, stroke: "#000" });
   figure.path("M0 0", "#123456", 2, { opacity: 0.5 });
+  figure.within(1, 2, 3, 4, () => figure.text(0, 0, "clipped"));
   figure.caption(["small print"]);
   const svg = figure.toSvg();
   assert.ok(!/<script|\u0007|\ud800/.test(svg));
   assert.ok(svg.includes("a&lt;b &amp; ␇ \ufffd &lt;/text&gt;") && svg.includes("small print"));
-  assert.equal((svg.match(/<(?!\/|title|svg)\w+ [^>]*\/>|<text [^>]*>[^<]*<\/text>/g) ?? []).length, 5);
+  assert.equal((svg.match(/<(?!\/|title|svg)\w+ [^>]*\/>|<text [^>]*>[^<]*<\/text>/g) ?? []).length, 7);
+  assert.match(svg, /<clipPath id="(\w+)"><rect [^>]*\/><\/clipPath><g clip-path="url\(#\1\)">\n<text[^>]*>clipped<\/text>\n<\/g>/);
   assert.equal(escaped('"'), "&quot;");
 });
 

@@ -15,6 +15,7 @@ import { count, nameOf } from "./units.js";
 
 export const MOST_UNITS = 160; // longer texts have no arcs
 const MOST_ARCS = 120;
+const ARCS_OF_CHOSEN = 24; // drawn even where they are weaker
 const GAP = 14;
 const NS = "http://www.w3.org/2000/svg";
 
@@ -109,10 +110,12 @@ export class ArcsView {
     const question = { ...pictureOf(state), rows: [0, count(about.rows, state.unit)], columns: [0, columns] };
     const answer = await this.app.source.ask(state.run, "window", question, this.asking.signal);
     const shown = (/** @type {import("./source.js").Axis} */ axis, /** @type {number} */ at) => state.listed.special || !isSpecial(axis, state.unit, at);
-    this.links = strongestLinks(answer.arrays[0], columns, (row, column) => {
+    const listed = (/** @type {number} */ row, /** @type {number} */ column) => {
       if (!about.columns && row === column && !state.listed.self) return false;
       return shown(about.rows, row) && shown(about.columns ?? about.rows, column);
-    });
+    };
+    this.strongest = (/** @type {(link: Link) => boolean} */ which, /** @type {number} */ most) =>
+      strongestLinks(answer.arrays[0], columns, (from, to) => listed(from, to) && which({ from, to, weight: 0 }), most);
     this.draw(state, about);
   }
 
@@ -151,7 +154,7 @@ export class ArcsView {
     const top = this.links[0]?.weight ?? 1;
     const curves = this.links.map((link, at) => {
       const [from, to] = spans[at];
-      const picked = !this.chosen.size || this.chosen.has(state.direction === "read-by" ? link.to : link.from);
+      const picked = !this.chosen.size || this.ofChosen(link);
       const d = about.columns ? strand(from, to, above + 2, lower - 18) : arc(from, to, above, below);
       return { link, d, width: 0.75 + 5 * (link.weight / top), opacity: (picked ? 0.2 + 0.75 * (link.weight / top) : 0.07) };
     });
@@ -160,8 +163,17 @@ export class ArcsView {
     return { curves, words, width: Math.max(rows.length, columns.length), height };
   }
 
+  /** Whether a link is one of a chosen word. @param {Link} link */
+  ofChosen({ from, to }) {
+    return this.chosen.has(this.state?.direction === "read-by" ? to : from);
+  }
+
   /** @param {State} state @param {About} about */
   draw(state, about) {
+    const all = this.strongest?.(() => true, MOST_ARCS) ?? [];
+    const own = this.chosen.size ? (this.strongest?.((link) => this.ofChosen(link), ARCS_OF_CHOSEN) ?? []) : [];
+    const known = new Set(all.map(({ from, to }) => `${from} ${to}`));
+    this.links = [...all, ...own.filter(({ from, to }) => !known.has(`${from} ${to}`))];
     const plan = this.plan();
     if (!plan) return;
     const made = (/** @type {string} */ tag, /** @type {Record<string, string | number>} */ attributes) => {
@@ -185,6 +197,6 @@ export class ArcsView {
       svg.append(text);
     }
     this.frame.replaceChildren(svg);
-    this.note.textContent = `The ${plan.curves.length} strongest links; width and depth grow with the weight, ${shown(this.links[0]?.weight ?? 0, about.decimals)} at most. ${about.columns ? "" : "Above the line a word reads to its left, below to its right."}`;
+    this.note.textContent = `The strongest ${plan.curves.length} links; width and depth grow with the weight, ${shown(this.links[0]?.weight ?? 0, about.decimals)} at most. ${about.columns ? "" : "Above the line a word reads to its left, below to its right."}`;
   }
 }

@@ -62,7 +62,8 @@ export function captionOf(about, state) {
   const title = visible(about.title || about.text);
   const short = [...title].length > 90 ? `${[...title].slice(0, 89).join("")}…` : title;
   const left = [state.leave.special ? "special tokens" : "", state.leave.sinks ? "sinks" : "", state.leave.columns.length ? `${state.leave.columns.length} columns` : ""].filter(Boolean);
-  const what = [about.model, state.view === "heads" ? "every head" : headsName(about, state), `between ${state.unit}`, `${{ linear: "linear", root: "square-root", log: "logarithmic" }[state.scale]} colour`];
+  const scale = state.view === "text" && state.scale === "root" ? "linear" : state.scale; // a text is painted in proportion
+  const what = [about.model, state.view === "heads" ? "every head" : headsName(about, state), `between ${state.unit}`, `${{ linear: "linear", root: "square-root", log: "logarithmic" }[scale]} colour`];
   if (left.length) what.push(`${left.join(" and ")} left out, the rest of each row made to sum to 1`);
   if (about.decimals !== null) what.push(`weights rounded to ${about.decimals} decimals`);
   return [short, what.join(" · "), ...about.notes.map((note) => `The text was ${note}.`), ...(about.proof ? [about.proof] : [])];

@@ -5,7 +5,9 @@
  * @typedef {{kind: "path", d: string, stroke: string, width: number, opacity: number, dash: string}} Path
  * @typedef {{kind: "text", x: number, y: number, text: string, size: number, anchor: "start" | "middle" | "end", fill: string, family: string, weight: number, turn: number}} Text
  * @typedef {{kind: "image", x: number, y: number, width: number, height: number, canvas: HTMLCanvasElement}} Image
- * @typedef {Rect | Path | Text | Image} Shape
+ * @typedef {{kind: "clip", x: number, y: number, width: number, height: number, id: string}} Clip  until its end
+ * @typedef {{kind: "end"}} End
+ * @typedef {Rect | Path | Text | Image | Clip | End} Shape
  */
 
 export const SANS = '"Noto Sans", "DejaVu Sans", system-ui, sans-serif';
@@ -54,6 +56,13 @@ export class Figure {
   /** @param {number} x @param {number} y @param {number} width @param {number} height @param {HTMLCanvasElement} canvas */
   image(x, y, width, height, canvas) {
     this.shapes.push({ kind: "image", x, y, width, height, canvas });
+  }
+
+  /** What `draw` draws, and of it only what is in the box. @param {number} x @param {number} y @param {number} width @param {number} height @param {() => void} draw */
+  within(x, y, width, height, draw) {
+    this.shapes.push({ kind: "clip", x, y, width, height, id: `clip${this.shapes.length}` });
+    draw();
+    this.shapes.push({ kind: "end" });
   }
 
   /**
@@ -133,13 +142,24 @@ function markup(shape) {
       (turn ? ` transform="rotate(${turn} ${round(x)} ${round(y)})"` : "");
     return `<text ${place} font-family="${escaped(family)}" font-size="${size}" fill="${escaped(fill)}" xml:space="preserve"${more}>${escaped(text)}</text>`;
   }
+  if (shape.kind === "clip") {
+    const { x, y, width, height, id } = shape;
+    return `<clipPath id="${id}"><rect x="${round(x)}" y="${round(y)}" width="${round(width)}" height="${round(height)}"/></clipPath><g clip-path="url(#${id})">`;
+  }
+  if (shape.kind === "end") return "</g>";
   const { x, y, width, height, canvas } = shape;
   return `<image x="${round(x)}" y="${round(y)}" width="${round(width)}" height="${round(height)}" style="image-rendering:pixelated" preserveAspectRatio="none" href="${canvas.toDataURL("image/png")}"/>`;
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Shape} shape */
 function paint(context, shape) {
+  if (shape.kind === "end") return context.restore();
   context.save();
+  if (shape.kind === "clip") {
+    context.beginPath();
+    context.rect(shape.x, shape.y, shape.width, shape.height);
+    return context.clip();
+  }
   if (shape.kind === "rect") {
     const { x, y, width, height, fill, radius, stroke } = shape;
     context.beginPath();

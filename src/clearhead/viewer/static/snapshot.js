@@ -72,7 +72,7 @@ class Taker {
   /** The ground of an element, and the frame around one that is chosen. @param {Element} element @param {CSSStyleDeclaration} style @param {Box} clip */
   ground(element, style, clip) {
     const filled = !/^rgba\(.*, 0\)$|^transparent$/.test(style.backgroundColor);
-    const edged = parseFloat(style.borderTopWidth) > 0 && style.borderTopStyle !== "none";
+    const edged = parseFloat(style.borderTopWidth) > 0 && parseFloat(style.borderLeftWidth) > 0 && style.borderTopStyle !== "none";
     const framed = element.matches('.word[aria-pressed="true"]');
     if (!filled && !edged && !framed) return;
     for (const box of element.getClientRects()) {
@@ -109,20 +109,24 @@ class Taker {
   vector(element, style, clip) {
     const box = element.getBoundingClientRect();
     if (element instanceof SVGSVGElement) {
-      const [dx, dy] = [box.left + this.dx, box.top + this.dy];
-      for (const child of element.children) {
-        const own = getComputedStyle(child);
-        if (child instanceof SVGPathElement) {
-          const moved = shifted(child.getAttribute("d") ?? "", dx, dy);
-          this.figure.path(moved, own.stroke, parseFloat(own.strokeWidth), { opacity: parseFloat(own.opacity) });
-        } else if (child instanceof SVGTextElement) this.vector(child, own, clip);
-      }
+      this.figure.within(clip.left + this.dx, clip.top + this.dy, clip.right - clip.left, clip.bottom - clip.top, () => this.drawing(element, box, clip));
       this.lowest = Math.max(this.lowest, Math.min(box.bottom, clip.bottom) + this.dy);
     } else if (element instanceof SVGTextElement) {
       const svg = /** @type {SVGSVGElement} */ (element.ownerSVGElement).getBoundingClientRect();
       const [x, y] = ["x", "y"].map((name) => Number(element.getAttribute(name)));
       const more = { size: parseFloat(style.fontSize), anchor: /** @type {"middle"} */ ("middle"), fill: style.fill, family: style.fontFamily, weight: Number(style.fontWeight) || 400 };
       this.figure.text(x + svg.left + this.dx, y + svg.top + this.dy, element.textContent ?? "", more);
+    }
+  }
+
+  /** The curves and words of one drawing. @param {SVGSVGElement} svg @param {DOMRect} box @param {Box} clip */
+  drawing(svg, box, clip) {
+    for (const child of svg.children) {
+      const own = getComputedStyle(child);
+      if (child instanceof SVGPathElement) {
+        const moved = shifted(child.getAttribute("d") ?? "", box.left + this.dx, box.top + this.dy);
+        this.figure.path(moved, own.stroke, parseFloat(own.strokeWidth), { opacity: parseFloat(own.opacity) });
+      } else if (child instanceof SVGTextElement) this.vector(child, own, clip);
     }
   }
 
@@ -134,7 +138,7 @@ class Taker {
 
 /** @param {string} text @param {CSSStyleDeclaration} style */
 function shownAs(text, style) {
-  const one = text.replace(/[\n\t]+/g, " ").trim();
+  const one = text.replace(/\s+/g, " ");
   return style.textTransform === "uppercase" ? one.toUpperCase() : one;
 }
 
