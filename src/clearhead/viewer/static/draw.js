@@ -189,7 +189,8 @@ function drawRowNames(pen, scene) {
     const y = plot[1] + camera.top + (index + 0.5) * camera.zoom;
     const named = each || index === row || (strong && camera.zoom >= 1);
     const text = named ? fitted(rows.name(index), right - 4, (t) => scene.measure(t, label)) : index.toLocaleString("en");
-    if (strong) pen.box(0, y - 9, plot[0] - 6, 18, palette.paper);
+    const tall = each ? camera.zoom : 18;
+    if (strong) pen.box(0, y - tall / 2, plot[0] - 6, tall, palette.paper);
     const colour = index === row ? palette.mark : named || strong ? palette.ink : palette.soft;
     pen.text(text, right, y + 0.5, { colour, size: named ? label : SMALL, align: "end", weight: strong ? 600 : 400 });
   };
@@ -231,7 +232,8 @@ function drawColumnNames(pen, scene) {
       return;
     }
     const text = fitted(columns.name(index), longest, (t) => scene.measure(t, label));
-    if (strong && !leaning) pen.box(x - 9, 0, 18, plot[1] - 2, palette.paper);
+    const wide = each ? camera.zoom : 18;
+    if (strong && !leaning) pen.box(x - wide / 2, 0, wide, plot[1] - 6, palette.paper);
     pen.text(text, x, plot[1] - 8, { colour, size: label, turn, weight: strong ? 600 : 400 });
   };
   for (const { index } of clearOf(marks, special, camera.zoom, plot[2], each ? ROOM - 1 : 52)) put(index, false);
