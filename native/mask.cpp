@@ -75,33 +75,104 @@ const uint8_t* booleans(const Array& a) {
     return static_cast<const uint8_t*>(a.data);
 }
 
-// Eight booleans, one a byte, to eight bits: any byte that is not 0 is true, and has its top bit
-// set, or sets it when 127 is added to the rest; the multiplication moves bit 8i to bit 56 + i.
-uint64_t pack8(const uint8_t* p) {
-    constexpr uint64_t rest = 0x7f7f7f7f7f7f7f7fu;
-    uint64_t x;
-    __builtin_memcpy(&x, p, 8);
-    x |= (x & rest) + rest;
-    return ((x >> 7 & 0x0101010101010101u) * 0x0102040810204080u) >> 56;
+// Bytes of booleans as NumPy writes them are 0 or 1; any other that is not 0 is true as well. It
+// has its top bit set, or sets it when 127 is added to the rest.
+constexpr uint64_t kOnes = 0x0101010101010101u;
+
+uint64_t zero_or_one(uint64_t x) {
+    constexpr uint64_t rest = 127 * kOnes;
+    return (x | ((x & rest) + rest)) >> 7 & kOnes;
 }
 
+// Eight booleans to eight bits: the multiplication moves bit 8i to bit 56 + i.
+uint64_t pack8(const uint8_t* p) {
+    uint64_t x;
+    __builtin_memcpy(&x, p, 8);
+    return (zero_or_one(x) * 0x0102040810204080u) >> 56;
+}
+
+// One step of transposing bytes, of eight words: swaps the upper bytes of words i with the lower
+// ones of words i + Half.
+template <int Half, int Words>
+void swap_bytes(uint64_t (&x)[8][Words]) {
+    constexpr uint64_t low = ~uint64_t{0} / ((uint64_t{1} << 8 * Half) + 1);  // every other Half
+    for (int first = 0; first < 8; first += 2 * Half) {
+        for (int i = first; i < first + Half; ++i) {
+            for (int c = 0; c < Words; ++c) {
+                const uint64_t a = x[i][c], b = x[i + Half][c];
+                x[i][c] = (a & low) | (b & low) << 8 * Half;
+                x[i + Half][c] = (a >> 8 * Half & low) | (b & ~low);
+            }
+        }
+    }
+}
+
+// Rows of 8 * Words booleans to a word for each of their columns. Eight rows at a time are laid
+// over each other, each one bit further to the left, so that a byte then is eight rows of a column;
+// what is left is to bring the bytes of a column together. Words stand side by side in every step,
+// which the compiler turns into vectors: about 0.4 operations a boolean, where D = 64 spends 256 on
+// its products.
+template <int Words>
+void pack_columns(const uint8_t* data, int64_t row, int64_t rows, uint64_t* bits) {
+    uint64_t packed[8][Words] = {}, any[Words] = {};
+    const auto lay_over = [&](auto truth) {
+        for (int64_t r = 0; r < rows; r += 8) {
+            uint64_t eight[Words] = {};
+            for (int64_t i = std::min<int64_t>(8, rows - r); i-- > 0;) {
+                const uint8_t* p = data + (r + i) * row;
+                for (int c = 0; c < Words; ++c) {
+                    uint64_t x;
+                    __builtin_memcpy(&x, p + 8 * c, 8);
+                    any[c] |= x;
+                    eight[c] = eight[c] << 1 | truth(x);
+                }
+            }
+            __builtin_memcpy(packed[r / 8], eight, sizeof eight);
+        }
+    };
+    lay_over([](uint64_t x) { return x; });
+    uint64_t beyond = 0;
+    for (int c = 0; c < Words; ++c) beyond |= any[c];
+    if (beyond & ~kOnes) lay_over(zero_or_one);
+    swap_bytes<4>(packed);
+    swap_bytes<2>(packed);
+    swap_bytes<1>(packed);
+    for (int c = 0; c < Words; ++c) {
+        for (int i = 0; i < 8; ++i) bits[8 * c + i] = packed[i][c];
+    }
+}
+
+// The same for booleans at any distance, a key at a time.
+void gather_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,
+                 uint64_t* bits) {
+    for (int64_t i = 0; i < count; ++i) {
+        const uint8_t* p = data + i * col;
+        uint64_t word = 0;
+        int64_t r = 0;
+        if (row == 1) {
+            for (; r + 8 <= rows; r += 8) word |= pack8(p + r) << r;
+        }
+        for (; r < rows; ++r) word |= uint64_t{p[r * row] != 0} << r;
+        bits[i] = word;
+    }
+}
+
+// What is repeated along rows or keys is read once.
 void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,
                 uint64_t* bits) {
-    for (int64_t s = 0; s < count; s += 64) {
-        const int64_t n = std::min<int64_t>(64, count - s);
-        uint64_t square[64] = {};
-        for (int64_t r = 0; r < rows; ++r) {
-            const uint8_t* p = data + r * row + s * col;
-            uint64_t word = 0;
-            int64_t i = 0;
-            if (col == 1) {
-                for (; i + 8 <= n; i += 8) word |= pack8(p + i) << i;
-            }
-            for (; i < n; ++i) word |= uint64_t{p[i * col] != 0} << i;
-            square[r] = word;
-        }
-        transpose_bits(square);
-        std::copy_n(square, n, bits + s);
+    if (row == 0) {
+        for (int64_t i = 0; i < count; ++i) bits[i] = data[i * col] ? rows_mask(rows) : 0;
+    } else if (col == 0) {
+        gather_bits(data, row, 0, rows, 1, bits);
+        std::fill_n(bits + 1, count - 1, bits[0]);
+    } else if (col != 1) {
+        gather_bits(data, row, col, rows, count, bits);
+    } else {
+        int64_t s = 0;
+        for (; s + 64 <= count; s += 64) pack_columns<8>(data + s, row, rows, bits + s);
+        for (; s + 16 <= count; s += 16) pack_columns<2>(data + s, row, rows, bits + s);
+        for (; s + 8 <= count; s += 8) pack_columns<1>(data + s, row, rows, bits + s);
+        gather_bits(data + s, row, 1, rows, count - s, bits + s);
     }
 }
 

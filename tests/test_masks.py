@@ -132,6 +132,46 @@ def test_the_core_sees_exactly_what_the_algebra_allows(mask: ch.Mask, T: int, S:
     assert mask.allowed_count(T, S) == count.sum()
 
 
+def bytes_of(values: list[int], shape: tuple[int, ...]) -> np.ndarray:
+    """Booleans as other libraries may write them: true is any byte that is not 0."""
+    return RNG.choice(np.array(values, np.uint8), shape).view(np.bool_)
+
+
+ARRAYS = {
+    "rows of any length": RNG.random((T, S)) < 0.5,
+    "bytes other than 0 and 1": bytes_of([0, 2, 127, 128, 255], (T, S)),
+    "one odd byte": np.r_[bytes_of([0, 1], (T * S - 1,)), bytes_of([6], (1,))].reshape(T, S),
+    "columns together": np.asfortranarray(bytes_of([0, 1, 4], (T, S))),
+    "each other row and key": bytes_of([0, 1, 64], (2 * T, 2 * S))[::2, ::2],
+    "backwards": (RNG.random((T, S)) < 0.5)[::-1, ::-1],
+    "rows backwards": (RNG.random((T, S)) < 0.5)[::-1],
+    "one row for all": bytes_of([0, 8], (1, S)),
+    "one key for all": bytes_of([0, 8], (T, 1)),
+    "repeated rows": np.broadcast_to(RNG.random(S) < 0.5, (T, S)),
+    "repeated keys": np.broadcast_to(RNG.random((T, 1)) < 0.5, (T, S)),
+    "one for all": np.ones((1, 1), np.bool_),
+    "stretches": np.kron(RNG.random((3, 4)) < 0.5, np.ones((29, 32), np.bool_))[:T, :S],
+    "nothing": np.zeros((T, S), np.bool_),
+}
+
+
+@pytest.mark.parametrize("first", [0, 1, 8])
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_is_read_where_it_lies_whatever_its_bytes_and_strides(
+    name: str, first: int
+) -> None:
+    """Values count the keys, as above; from another first key on, no row begins at a whole word."""
+    array = ARRAYS[name] if ARRAYS[name].shape[1] == 1 else ARRAYS[name][:, first:]
+    keys = S - first
+    seen = np.broadcast_to(array.view(np.uint8) != 0, (T, keys))
+    out, lse = ch.attention_with_lse(
+        np.zeros((T, 1)), np.zeros((keys, 1)), np.eye(keys), mask=array
+    )
+    count = seen.sum(1)
+    np.testing.assert_allclose(out, seen / np.maximum(count, 1)[:, None], atol=1e-15)
+    np.testing.assert_array_equal(np.isneginf(lse), count == 0)
+
+
 def test_masks_with_an_entry_for_each_batch() -> None:
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 3, T, 5))
