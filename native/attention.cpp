@@ -74,7 +74,7 @@ template <class Real>
 bool forward_in(const Problem& p, const Kernels& kernels,
                 const std::function<bool()>& interrupted) {
     const int64_t panels = p.panels(), tasks = p.batches() * p.H * panels;
-    const int count = workers_for(tasks);
+    const int count = workers_for(tasks, p.operations());
     std::vector<ForwardWorker<Real>> workers;
     workers.reserve(count);
     for (int i = 0; i < count; ++i) workers.emplace_back(p);

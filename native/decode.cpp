@@ -35,6 +35,14 @@ struct Plan {
         keys = (p.S + shards - 1) / shards;
         keys = (keys + kBlock - 1) / kBlock * kBlock;
     }
+    // Few queries wait for their keys and values: to read a number takes as long as this many
+    // operations.
+    double operations() const {
+        constexpr double reading = 16;
+        const double numbers =
+            static_cast<double>(p.batches() * p.G * p.S) * static_cast<double>(p.D + p.E);
+        return std::max(p.operations(), reading * numbers);
+    }
     int64_t bundles() const { return p.batches() * p.G * parts; }
     int64_t rows() const { return (heads * p.T + 3) / 4 * 4; }
 
@@ -218,7 +226,7 @@ template <class Real>
 bool decode_in(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted) {
     const Plan plan(p);
     const int64_t bundles = plan.bundles(), tasks = bundles * plan.shards, rows = plan.rows();
-    const int count = workers_for(tasks);
+    const int count = workers_for(tasks, plan.operations());
     std::vector<DecodeWorker<Real>> workers;
     workers.reserve(count);
     for (int i = 0; i < count; ++i) workers.emplace_back(plan);

@@ -44,6 +44,12 @@ int64_t Problem::batches() const {
     return n;
 }
 
+double Problem::operations() const {
+    constexpr double weight = 32;  // a score to its weight: 2^x, reference, sum
+    const double scores = static_cast<double>(batches() * H * T) * static_cast<double>(S);
+    return scores * (2 * static_cast<double>(D + E) + weight);
+}
+
 Place Problem::place(int64_t batch, int64_t head, int64_t t0) const {
     Place at = {};
     at.batch = batch;

@@ -63,6 +63,7 @@ struct Problem {
     double softcap = 0;  // 0: none
 
     int64_t batches() const;
+    double operations() const;  // of the forward pass, about, if nothing were hidden
     int64_t panels() const { return (T + kPanel - 1) / kPanel; }
     Place place(int64_t batch, int64_t head, int64_t t0) const;
     int64_t offset(const Array& a, const Place& at, int64_t head) const;

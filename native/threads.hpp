@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 
 namespace clearhead {
 
@@ -11,8 +12,9 @@ namespace clearhead {
 int thread_count();
 void set_thread_count(int count);
 
-// How many workers parallel_for(n, ...) would use now; their numbers are below it.
-int workers_for(int64_t n);
+// How many workers parallel_for(n, ...) is to use now for about so many floating-point operations
+// in all; their numbers are below it. Too little work to wake a thread for is done by one.
+int workers_for(int64_t n, double operations = std::numeric_limits<double>::infinity());
 
 // Calls task(i, worker) once for each i < n, in no set order, on `workers` threads, the caller's
 // among them. `interrupted` is asked on the caller's thread about every 50 ms: once it says true no

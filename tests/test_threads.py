@@ -107,6 +107,80 @@ def test_threads_of_one_process_share_the_pool_without_a_wrong_bit() -> None:
                 assert want.tobytes() == got.tobytes()
 
 
+def test_calls_of_changing_sizes_from_several_threads_keep_each_bit() -> None:
+    """Large, small, large: no call sees what another one has left behind."""
+    ch.set_num_threads(2)
+    rng = np.random.default_rng(3)
+    sizes = [
+        (1, 401, 67),
+        (5, 3, 1),
+        (2, 64, 16),
+        (1, 1, 128),
+        (3, 211, 5),
+        (1, 7, 301),
+        (4, 33, 8),
+    ]
+    inputs = [rng.normal(size=(3, H, T, D)).astype(np.float32) for H, T, D in sizes]
+    masks = [None, ch.causal(), rng.random((401, 401)) < 0.5]
+
+    def attend(number: int) -> list[np.ndarray]:
+        q, k, v = inputs[number % len(inputs)]
+        mask = masks[number % len(masks)]
+        if isinstance(mask, np.ndarray):
+            mask = mask[: q.shape[1], : q.shape[1]]
+        out, lse = ch.attention_with_lse(q, k, v, mask=mask)
+        return [out, lse, *ch.attention_grad(v, q, k, v, out, lse, mask=mask)[:3]]
+
+    numbers = range(len(inputs) * len(masks))
+    expected = [attend(number) for number in numbers]
+    with ThreadPoolExecutor(5) as callers:
+        for want, got in zip(expected * 4, callers.map(attend, [*numbers] * 4), strict=True):
+            assert [a.tobytes() for a in want] == [a.tobytes() for a in got]
+
+
+def test_on_one_core_many_short_calls_of_two_threads_all_end_and_agree() -> None:
+    """Workers that come late, after the call has ended, find nothing to do and break nothing."""
+    done = run(
+        """
+        import os
+        import numpy as np
+        import clearhead as ch
+
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        x = np.random.default_rng(0).normal(size=(1, 12, 64, 32)).astype("float32")
+        small = x[:, :, :1, :5]
+        ch.set_num_threads(1)
+        want, few = ch.attention(x, x, x), ch.attention(small, small, small)
+        ch.set_num_threads(3)
+        for _ in range(2000):
+            assert np.array_equal(ch.attention(x, x, x), want)
+            assert np.array_equal(ch.attention(small, small, small), few)
+        print("same")
+        """
+    )
+    assert done.stdout.strip() == "same", done.stderr
+
+
+def test_a_call_wakes_no_thread_for_less_work_than_waking_takes() -> None:
+    done = run(
+        """
+        import os
+        import numpy as np
+        import clearhead as ch
+
+        def threads_started(*shape):
+            x = np.ones(shape, np.float32)
+            before = len(os.listdir("/proc/self/task"))
+            ch.attention(x, x, x)
+            return len(os.listdir("/proc/self/task")) - before
+
+        ch.set_num_threads(2)
+        print(threads_started(4, 3, 1, 64), threads_started(3, 40, 8), threads_started(3, 300, 64))
+        """
+    )
+    assert done.stdout.strip() == "0 0 1", done.stderr
+
+
 def test_other_python_threads_run_during_a_call() -> None:
     """The GIL is released: a counting thread counts while one call is under way."""
     q = np.zeros((1, 1, 16384, 64), np.float32)
