@@ -186,7 +186,7 @@ __attribute__((noinline)) void weigh_rarely(const Panel& panel, const Block& blo
 // products never leave the registers: nothing here may take their address, and the loops over them
 // are unrolled before the compiler decides where they live. Returns false where it is not to be
 // done this way; what P holds then means nothing.
-template <class Real, int Keys, int Vecs>
+template <class Real, int Keys, int Vecs, bool Biased>
 inline __attribute__((always_inline)) bool weigh(const Panel& panel, const Block& block,
                                                  const Source<Real>& k, int64_t key,
                                                  int64_t column) {
@@ -196,12 +196,18 @@ inline __attribute__((always_inline)) bool weigh(const Panel& panel, const Block
     Vec<Real> x[Keys][Vecs], sum[Vecs];
     products<Real, Keys, Vecs>(panel, k, key, column, x);
     const Vec<Real> factor = S::set1(Real(panel.s_factor));
+    [[maybe_unused]] const Real* bias =
+        Biased ? static_cast<const Real*>(block.bias) + column : nullptr;
 #pragma GCC unroll 8
     for (int j = 0; j < Vecs; ++j) {
         const Vec<Real> shift = S::load(state.m + j * L);
         // Not in one step: the score that is the reference must differ from it by 0.
 #pragma GCC unroll 8
-        for (int i = 0; i < Keys; ++i) x[i][j] = S::sub(S::mul(x[i][j], factor), shift);
+        for (int i = 0; i < Keys; ++i) {
+            Vec<Real> s = S::mul(x[i][j], factor);
+            if constexpr (Biased) s = S::add(s, S::load(bias + (key + i) * kPanel + j * L));
+            x[i][j] = S::sub(s, shift);
+        }
     }
     if (block.visible) {
         const Vec<Real> lowest = S::set1(kLowest<Real>);
@@ -247,13 +253,13 @@ bool all_seen(const State<Real>& state, int64_t vecs) {
     return seen;
 }
 
-template <class Real, int Vecs>
+template <class Real, int Vecs, bool Biased>
 void weigh_block(const Panel& panel, const Block& block, const Source<Real>& k, int64_t column) {
     const State<Real> state(panel, column);
-    const bool plain = panel.cap_factor == 0 && !block.bias;
+    const bool plain = panel.cap_factor == 0;
     bool quick = plain && all_seen(state, Vecs);
     for_rows<Real>(block.count, [&]<int Keys>(int64_t key) {
-        if (quick && weigh<Real, Keys, Vecs>(panel, block, k, key, column)) return;
+        if (quick && weigh<Real, Keys, Vecs, Biased>(panel, block, k, key, column)) return;
         weigh_rarely<Real, Keys, Vecs>(panel, block, k, key, column);
         quick = plain && all_seen(state, Vecs);
     });
@@ -267,7 +273,8 @@ void attend_rows(const Panel& panel, const Block& block, int64_t begin, int64_t 
     const auto v =
         source<Real>(panel.v, block.begin, block.count, panel.E, static_cast<Real*>(panel.v_rows));
     for_columns<Real>(begin, end, [&]<int Vecs>(int64_t column) {
-        weigh_block<Real, Vecs>(panel, block, k, column);
+        (block.bias ? weigh_block<Real, Vecs, true> : weigh_block<Real, Vecs, false>)(panel, block,
+                                                                                      k, column);
     });
     const State<Real> state(panel, 0);
     mix(v, block, panel.E, begin, end, state.p, state.ot);
