@@ -369,6 +369,45 @@ def test_two_heads_and_their_difference_are_read_out_cell_by_cell(
         assert float(row["difference"]) == pytest.approx(expected, abs=2e-7)
 
 
+def test_a_text_read_by_two_models_opens_side_by_side(
+    tab: Tab, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tiny_bert.write(tmp_path_factory.mktemp("models") / "other", seed=12)
+    text = "the road and it"
+    maps = [clearhead.read(text, model=folder).map(0)[0] for folder in (model, other)]
+    with served(text, "--model", str(model), "--model", str(other)) as at:
+        tab.visit(at)
+        tab.wait("document.querySelector('.compared-one:nth-child(3) canvas')?.style.width")
+        names = "[...document.querySelectorAll('.compared-one h3')].map(e => e.textContent)"
+        assert [name.split(" · ")[-1] for name in tab.js(names)[:2]] == ["tiny", "other"]
+        options = "[...document.querySelectorAll('.view.compare option')].map(e => e.textContent)"
+        assert tab.js(options) == [f"{text} · tiny", f"{text} · other"]
+        rows = table(tab.saved(3))
+    assert len(rows) == maps[0].size
+    for row in rows:
+        cell = int(row["row"]), int(row["column"])
+        assert float(row["left"]) == pytest.approx(maps[0][cell], abs=2e-7)
+        assert float(row["right"]) == pytest.approx(maps[1][cell], abs=2e-7)
+    assert max(abs(maps[0] - maps[1]).ravel()) > 1e-3  # two models, not one twice
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (("the", "animal", "slept."), "TEXT: is 3 words, must be one text: put it in quotes"),
+        (("-", "a b", "-"), "TEXT: - is asked for twice, must be once"),
+        (tuple(f"text {n}" for n in range(17)), "TEXT: are 17 runs, must be at most 16"),
+    ],
+)
+def test_several_texts_that_cannot_be_meant_are_refused_before_any_is_read(
+    given: tuple[str, ...], sentence: str
+) -> None:
+    command = [sys.executable, "-m", "clearhead", "view", "--no-browser", *given]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, input="")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"clearhead: {sentence}")
+
+
 def test_the_steps_of_a_pair_are_the_numbers_of_the_run(tab: Tab, address: str, run: Any) -> None:
     tab.visit(f"{address}#view=steps&heads=1.2&unit=tokens&row=5&column=3")
     tab.wait("document.querySelectorAll('.products tbody tr').length > 0")

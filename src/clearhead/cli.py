@@ -138,13 +138,14 @@ def _map(
 @app.command("view")
 def _view(
     given: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
-            metavar="[TEXT|FILE|RUN|-]", help="A text, a file, a saved run, or - for stdin."
+            metavar="[TEXT|FILE|RUN|-]...", help="Texts, files, saved runs, or - for stdin."
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A checkpoint folder, or a name.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A checkpoint folder, or a name; several to compare."),
     ] = None,
     port: Annotated[int, typer.Option(metavar="N", help="0: any that is free.")] = 0,
     no_browser: Annotated[
@@ -155,11 +156,13 @@ def _view(
 
     clearhead view run.safetensors
 
+    clearhead view "He sat by the bank." "He robbed the bank."
+
     clearhead view        a page with a box for a text
     """
     from .view_command import view
 
-    view(given, model=model, port=port, browser=not no_browser)
+    view(given or [], models=model or [], port=port, browser=not no_browser)
 
 
 @app.command("heads")

@@ -1,19 +1,22 @@
 """The steps of `clearhead view`: find the text or run, serve its page, open a browser."""
 
 import os
+import re
 import sys
 import threading
 import warnings
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .map_command import read_run
-from .viewer.server import Runs, bind, new_token, serve
+from .viewer.server import MOST_RUNS, Runs, bind, new_token, serve
 
 if TYPE_CHECKING:
     from .models.read import Reader
+
+_ONE_WORD = re.compile(r"[\w',;:!?-]+[.]*", re.ASCII)  # no name of a file, no text of its own
 
 
 class _Model:
@@ -50,32 +53,59 @@ class _Model:
             return self._reader.read(text, window=True, progress=progress)
 
 
-def view(given: str | None, *, model: str | None, port: int, browser: bool) -> None:
-    """Serve the page of a text, a file, standard input or a saved run; of None, a text box.
+def view(given: Sequence[str], *, models: Sequence[str], port: int, browser: bool) -> None:
+    """Serve the page of texts, files, standard input or saved runs; of none, a text box.
 
+    given   each text is read by each model; of several runs the page opens on the first two,
+            side by side
+    models  names or folders; none: the default. What is typed into the page the first one reads
     Prints the address, and returns when the process is told to stop.
     """
+    asked = _runs_of(given, models)
     runs = Runs()
     listening = bind(port)  # refused before a model reads for a minute
     try:
-        if given is not None:
-            saved = given.endswith(".safetensors")
-            runs.add(read_run(given, model=model, window=not saved, cut=False))
+        for what, name in asked:
+            saved = what.endswith(".safetensors")
+            runs.add(read_run(what, model=name, window=not saved, cut=False))
     except BaseException:
         listening.close()
         raise
     token = new_token()
     address = f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/"
+    if len(asked) > 1:
+        address += "#run=1&view=compare&other=2%3A0.0"
     print(address, flush=True)
     print("clearhead: serves this page to this machine alone until Ctrl-C", file=sys.stderr)
     if browser and _has_display():
         threading.Thread(target=_open, args=(address,), daemon=True).start()
-    idle = serve(listening, runs, token, _Model(model).read)
+    idle = serve(listening, runs, token, _Model(next(iter(models), None)).read)
     print("clearhead: stopped", file=sys.stderr, flush=True)
     if not idle:
         # A thread is in the middle of the core's work, of seconds perhaps; the interpreter's own
         # end would pull Python away from under it.
         os._exit(0)
+
+
+def _runs_of(given: Sequence[str], models: Sequence[str]) -> list[tuple[str, str | None]]:
+    """What is read by which model, in the order in which it is shown.
+
+    Raises  ValueError: a text without its quotes, standard input twice, more than a page holds.
+    """
+    names = list(models) or [None]
+    asked = [
+        (what, name)
+        for what in given
+        for name in (names if not what.endswith(".safetensors") else names[:1])
+    ]
+    if [what for what, _ in asked].count("-") > 1:
+        raise ValueError("TEXT: - is asked for twice, must be once: it cannot be read again")
+    words = [what for what in given if _ONE_WORD.fullmatch(what) and not os.path.exists(what)]
+    if len(given) > 1 and len(words) == len(given):
+        raise ValueError(f"TEXT: is {len(given)} words, must be one text: put it in quotes")
+    if len(asked) > MOST_RUNS:
+        raise ValueError(f"TEXT: are {len(asked)} runs, must be at most {MOST_RUNS}")
+    return asked
 
 
 def _has_display() -> bool:

@@ -12,7 +12,7 @@ import { HeadPicker, headsName } from "./picker.js";
 import { Plot } from "./plot.js";
 import { isCancelled } from "./source.js";
 import { Scale, brief, leastAbove0 } from "./tint.js";
-import { count, nameOf } from "./units.js";
+import { count, nameOf, visible } from "./units.js";
 
 /** @typedef {import("./app.js").App} App */
 /** @typedef {import("./source.js").About} About */
@@ -43,6 +43,19 @@ export function difference(right, left) {
 export function follow(from, to) {
   const [across, down] = [to.columns / from.columns, to.rows / from.rows];
   to.place = { x: from.x * across, y: from.y * down, zoom: from.zoom / Math.max(across, down) };
+}
+
+/**
+ * What a run is called beside others: its text, and its model where there are several.
+ * @param {import("./source.js").RunLine[]} runs @param {string} id
+ */
+export function calledOf(runs, id) {
+  const run = runs.find((one) => one.id === id);
+  if (!run) return id;
+  const others = runs.filter(({ id: one }) => one !== id);
+  const model = others.some((one) => one.model !== run.model) ? ` · ${run.model}` : "";
+  const twin = others.some((one) => one.model === run.model && one.title === run.title) ? ` · ${id}` : "";
+  return `${Array.from(visible(run.title)).slice(0, 60).join("") || id}${model}${twin}`;
 }
 
 export class CompareView {
@@ -151,9 +164,9 @@ export class CompareView {
     this.pickers[1].update(abouts[1], { ...state, heads: other.heads });
     const several = this.app.runs.length > 1;
     this.run.hidden = !several;
-    this.run.replaceChildren(...this.app.runs.map(({ id, title }) => make("option", "", { value: id }, title.slice(0, 60) || id)));
+    this.run.replaceChildren(...this.app.runs.map(({ id }) => make("option", "", { value: id }, calledOf(this.app.runs, id))));
     this.run.value = other.run;
-    this.titles.slice(0, 2).forEach((title, at) => title.replaceChildren(`${headsName(abouts[at], { heads: at ? other.heads : state.heads, join })}${several ? " · " : ""}`, several ? isolated(abouts[at].title) : ""));
+    this.titles.slice(0, 2).forEach((title, at) => title.replaceChildren(`${headsName(abouts[at], { heads: at ? other.heads : state.heads, join })}${several ? " · " : ""}`, several ? isolated(calledOf(this.app.runs, at ? other.run : state.run)) : ""));
     this.cells[2].hidden = !agree;
     const shape = (/** @type {number[]} */ [rows, columns]) => `${rows.toLocaleString("en")} × ${columns.toLocaleString("en")}`;
     this.note.textContent = agree ? "The same place in both; the difference is orange where the right is larger, blue where the left is." : `Their shapes differ, ${shape(shapes[0])} and ${shape(shapes[1])} ${unit}, so there is no difference to show; the two move together, each over its own text.`;
