@@ -142,24 +142,60 @@ void pack_columns(const uint8_t* data, int64_t row, int64_t rows, uint64_t* bits
     }
 }
 
+// 64 booleans to the bits of a word. Words laid over each other as above are the transpose, as a
+// square of eight by eight bits, of what is wanted.
+uint64_t pack64(const uint8_t* p) {
+    uint64_t x = 0, beyond = 0;
+    for (int k = 8; k-- > 0;) {
+        uint64_t word;
+        __builtin_memcpy(&word, p + 8 * k, 8);
+        beyond |= word;
+        x = x << 1 | word;
+    }
+    if (beyond & ~kOnes) {
+        x = 0;
+        for (int k = 0; k < 8; ++k) x |= pack8(p + 8 * k) << 8 * k;
+        return x;
+    }
+    const auto swap = [&](int by, uint64_t low) {
+        const uint64_t y = (x ^ x >> by) & low;
+        x ^= y ^ y << by;
+    };
+    swap(7, 0x00aa00aa00aa00aau);
+    swap(14, 0x0000cccc0000ccccu);
+    swap(28, 0x00000000f0f0f0f0u);
+    return x;
+}
+
 // The same for booleans at any distance, a key at a time.
 void gather_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,
                  uint64_t* bits) {
     for (int64_t i = 0; i < count; ++i) {
         const uint8_t* p = data + i * col;
         uint64_t word = 0;
-        int64_t r = 0;
-        if (row == 1) {
-            for (; r + 8 <= rows; r += 8) word |= pack8(p + r) << r;
+        if (row == 1 && rows == 64) {
+            word = pack64(p);
+        } else {
+            for (int64_t r = 0; r < rows; ++r) word |= uint64_t{p[r * row] != 0} << r;
         }
-        for (; r < rows; ++r) word |= uint64_t{p[r * row] != 0} << r;
         bits[i] = word;
     }
 }
 
-// What is repeated along rows or keys is read once.
+// Bytes that the next block will read come closer while the kernel is at work on this one: they lie
+// in as many places as there are rows (or keys, where the rows stand together), which the processor
+// does not foresee.
+void prefetch(const uint8_t* data, int64_t step, int64_t times, int64_t bytes) {
+    for (int64_t i = 0; i < times; ++i) {
+        for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(data + i * step + at, 0, 2);
+    }
+}
+
+// Mask bits of `count` keys of the `left` there are still. What is repeated along rows or keys is
+// read once.
 void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,
-                uint64_t* bits) {
+                int64_t left, uint64_t* bits) {
+    const int64_t next = std::min(count, left - count);
     if (row == 0) {
         for (int64_t i = 0; i < count; ++i) bits[i] = data[i * col] ? rows_mask(rows) : 0;
     } else if (col == 0) {
@@ -167,7 +203,9 @@ void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int
         std::fill_n(bits + 1, count - 1, bits[0]);
     } else if (col != 1) {
         gather_bits(data, row, col, rows, count, bits);
+        if (row == 1) prefetch(data + count * col, col, next, rows);
     } else {
+        prefetch(data + count, row, rows, next);
         int64_t s = 0;
         for (; s + 64 <= count; s += 64) pack_columns<8>(data + s, row, rows, bits + s);
         for (; s + 16 <= count; s += 16) pack_columns<2>(data + s, row, rows, bits + s);
@@ -333,7 +371,7 @@ void Mask::primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t
     if (op.kind == MaskKind::array) {
         const Array& a = op.array;
         const int64_t start = lead_offset(a, at) + at.head * a.head + at.t0 * a.row + s0 * a.col;
-        array_bits(booleans(a) + start, a.row, a.col, at.rows, count, bits);
+        array_bits(booleans(a) + start, a.row, a.col, at.rows, count, S_ - s0, bits);
     }
 }
 
