@@ -6,6 +6,7 @@
 
 #include "decode.hpp"
 #include "panels.hpp"
+#include "shared_mask.hpp"
 #include "threads.hpp"
 
 namespace clearhead {
@@ -92,9 +93,14 @@ bool forward_in(const Problem& p, const Kernels& kernels,
 
 }  // namespace
 
-bool forward(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted) {
-    if (p.batches() * p.H * p.T == 0) return true;
-    if (is_decode(p)) return decode(p, kernels, interrupted);
+bool forward(const Problem& given, const Kernels& kernels,
+             const std::function<bool()>& interrupted) {
+    if (given.batches() * given.H * given.T == 0) return true;
+    if (is_decode(given)) return decode(given, kernels, interrupted);
+    const SharedMask shared(given, interrupted);
+    if (!shared.complete) return false;
+    Problem p = given;
+    if (shared.mask) p.mask = &*shared.mask;
     if (kernels.dots && p.q.dtype == DType::bf16) return forward_by_dots(p, kernels, interrupted);
     return p.q.dtype == DType::f64 ? forward_in<double>(p, kernels, interrupted)
                                    : forward_in<float>(p, kernels, interrupted);

@@ -321,7 +321,8 @@ const Runs& Mask::runs(const Place& at) {
 void Mask::primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t count,
                           uint64_t* bits) const {
     const uint64_t rows = rows_mask(at.rows);
-    for (int64_t i = 0; i < count; ++i) {
+    const bool arrays = op.kind == MaskKind::array || op.kind == MaskKind::words;
+    for (int64_t i = 0; i < count && !arrays; ++i) {
         const int64_t s = s0 + i;
         switch (op.kind) {
             case MaskKind::band:  // s - b <= t <= s - a
@@ -367,6 +368,11 @@ void Mask::primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t
             default:
                 break;
         }
+    }
+    if (op.kind == MaskKind::words) {
+        const Array& a = op.array;  // asked for panels only: at.t0 is a multiple of kPanel
+        const int64_t start = lead_offset(a, at) + at.head * a.head + at.t0 / kPanel * a.row + s0;
+        std::copy_n(static_cast<const uint64_t*>(a.data) + start, count, bits);
     }
     if (op.kind == MaskKind::array) {
         const Array& a = op.array;

@@ -27,6 +27,7 @@ enum class MaskKind : int32_t {
     dilated,     // (t + b - s) % a == 0
     pattern,     // array[t / a, s / a]
     array,       // array[lead, head, t, s]
+    words,       // the same as bits: bit t % kPanel of array[lead, head, t / kPanel, s], uint64
     both,
     either,
     negation,
@@ -45,6 +46,8 @@ void transpose_bits(uint64_t* words);
 class Mask {
   public:
     Mask(std::vector<MaskOp> program, int64_t lead_rank, int64_t S);
+
+    const std::vector<MaskOp>& program() const { return program_; }
 
     // The keys [0, S) as runs, for the rows of `at`.
     const std::vector<Run>& runs(const Place& at);

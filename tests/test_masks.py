@@ -172,6 +172,26 @@ def test_an_array_is_read_where_it_lies_whatever_its_bytes_and_strides(
     np.testing.assert_array_equal(np.isneginf(lse), count == 0)
 
 
+@pytest.mark.parametrize(
+    "axes",
+    [(), (1,), (3,), (2, 1), (2, 3), (1, 3), (5, 1, 1), (5, 1, 3), (5, 2, 1), (5, 2, 3)],
+)
+@pytest.mark.parametrize("inverted", [False, True])
+def test_an_array_that_heads_or_batches_share_is_seen_by_each_of_them(axes, inverted) -> None:
+    """Sizes of 1 are repeated; what several share is turned to bits once for all of them."""
+    rng = np.random.default_rng(len(axes))
+    q = rng.normal(size=(5, 2, 3, T, 7))
+    k, v = rng.normal(size=(2, 5, 2, 1, S, 7))
+    array = rng.random((*axes, T, S)) < 0.3
+    other = rng.random((T, S)) < 0.5
+    mask = (~ch.allowed(array) if inverted else ch.allowed(array)) & ch.causal() | ch.allowed(other)
+    meant = (array ^ inverted) & ch.causal().to_array(T, S) | other
+    want, lse = reference.forward(q, k, v, mask=meant)
+    got = ch.attention_with_lse(q, k, v, mask=mask)
+    np.testing.assert_allclose(got.out, want, atol=1e-13)
+    np.testing.assert_allclose(got.lse, lse, atol=1e-13)
+
+
 def test_masks_with_an_entry_for_each_batch() -> None:
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 3, T, 5))
