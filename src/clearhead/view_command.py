@@ -92,7 +92,7 @@ def _runs_of(given: Sequence[str], models: Sequence[str]) -> list[tuple[str, str
 
     Raises  ValueError: a text without its quotes, standard input twice, more than a page holds.
     """
-    names = list(models) or [None]
+    names: list[str | None] = [*models] or [None]
     asked = [
         (what, name)
         for what in given
