@@ -28,13 +28,13 @@ def built(folder: Path, *options: str) -> Path:
         [cmake, "-S", NATIVE, "-B", folder, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", *options],
         [cmake, "--build", folder, "--parallel", str(len(os.sched_getaffinity(0)))],
     ):
-        done = subprocess.run(step, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(step, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder / "check"
 
 
 def right(*command: str | Path) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("right on "), done.stdout
     return done.stdout
