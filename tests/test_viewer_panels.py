@@ -391,6 +391,17 @@ def test_a_text_read_by_two_models_opens_side_by_side(
     assert max(abs(maps[0] - maps[1]).ravel()) > 1e-3  # two models, not one twice
 
 
+def test_two_heads_that_agree_differ_by_nothing_and_a_text_and_its_source_have_two_lengths(
+    tab: Tab, tmp_path: Path
+) -> None:
+    weights = np.full((1, 2, 3, 5), 0.2, np.float32)
+    run = clearhead.from_weights(weights, list("abc"), key_tokens=list("vwxyz"))
+    run.to_html(tmp_path / "page.html")
+    tab.visit(f"{(tmp_path / 'page.html').as_uri()}#view=compare&heads=0.0&other=1:0.1")
+    tab.wait("document.querySelector('.compared-one:nth-child(3) .ends')?.textContent === '0'")
+    assert tab.text(".what").endswith(" · 3 × 5 tokens")
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -166,6 +166,18 @@ def test_in_a_notebook_view_is_the_widget_and_without_anywidget_a_picture(
     assert type(RUN.view()).__name__ == "Axes"
 
 
+def test_without_anywidget_the_picture_is_of_the_head_with_the_strongest_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = np.full((2, 3, 7, 7), 1 / 7, np.float32)
+    weights[0, 2, 1] = [0, 0, 0, 0, 0, 1, 0]
+    run = ch.from_weights(weights, "a b c d e f g".split())
+    monkeypatch.setattr(notebook, "_in_notebook", lambda: True)
+    monkeypatch.setitem(sys.modules, "clearhead.widget", None)
+    drawn = run.view().get_images()[0].get_array()
+    np.testing.assert_allclose(np.asarray(drawn), run.map(0)[2], atol=1e-6)
+
+
 def test_a_notebook_is_where_ipython_has_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     class Shell:
         kernel = object()

@@ -113,8 +113,10 @@ def _map(
         from . import heads_command
 
         return heads_command.segments(run, segments, files)
-    run.check_one_text()
     heads = command.choose_heads(run, layer, head)
+    if run.keys.tokens != run.tokens:
+        ranked = dict(word=word, special=special, self=include_self, raw_tokens=raw_tokens, top=top)
+        return command.write_two_texts(run, files, layer=layer, head=head, ranked=ranked)
     units = (ranking.pieces if raw_tokens else ranking.words)(run, special=special)
     only = command.find_words(units, word)
     page = command.page(

@@ -27,6 +27,7 @@ LINKS_SHOWN = 12
 LINKS_WRITTEN = 1000
 _TO_STDOUT = ("json", "csv")
 _BINARY = ("png", "npz", "save")
+_OF_TWO_TEXTS = ("html", "save")
 
 
 def check_files(files: Mapping[str, str], given: str) -> None:
@@ -120,6 +121,36 @@ def find_words(units: Units, word: str | None) -> list[int] | None:
     raise ValueError(f"word: {word!r} is not in the text; {has} {listed}")
 
 
+def write_two_texts(
+    run: "AttentionRun",
+    files: Mapping[str, str],
+    *,
+    layer: int | None,
+    head: int | None,
+    ranked: Mapping[str, object],
+) -> None:
+    """Write the page, or the run, of one text that reads another, as in cross-attention.
+
+    Raises  ValueError: links, or a picture of them, are asked for: those are within a text.
+    """
+    asked = [name for name, value in ranked.items() if value not in (None, False)]
+    others = [*asked, *(option for option in files if option not in _OF_TWO_TEXTS)]
+    if others or not files:
+        what = f"{len(run.tokens)} tokens read {len(run.keys.tokens)} others"
+        beside = f", without --{others[0].replace('_', '-')}" if others else ""
+        raise ValueError(f"run: {what}; --html FILE or `clearhead view` shows them{beside}")
+    from .viewer import html
+
+    with ExitStack() as stack:
+        for option, path in files.items():
+            out = stack.enter_context(replacing(path, binary=option in _BINARY))
+            if option == "html":
+                out.write(html.render(run, layer=layer, head=head))
+            else:
+                run.save(out.name)
+    _say_written(files)
+
+
 def write_files(
     run: "AttentionRun",
     files: Mapping[str, str],
@@ -168,6 +199,10 @@ def write_files(
                 data.write_npz(run, out)
             elif option == "save":
                 run.save(out.name)
+    _say_written(files)
+
+
+def _say_written(files: Mapping[str, str]) -> None:
     for path in files.values():
         if path != "-" and os.path.isfile(path):
             _say(f"wrote {visible(path)}, {os.path.getsize(path):,} bytes")

@@ -34,8 +34,20 @@ def view(run: "AttentionRun") -> Any:
     try:
         from .widget import AttentionWidget
     except ImportError:
-        return run.map(run.num_layers - 1).plot(0)
+        return _plot_strongest(run)
     return AttentionWidget(run)
+
+
+def _plot_strongest(run: "AttentionRun") -> Any:
+    """matplotlib's axes of the head with the strongest link, as the app opens on it.
+
+    Of a text too long to look for it, the last layer's first head.
+    """
+    from .viewer import opening
+    from .viewer.scene import Scene
+
+    layer, head = opening.strongest_head(Scene(run)) or (run.num_layers - 1, 0)
+    return run.map(layer).plot(head)
 
 
 def view_map(amap: "AttentionMap") -> Any:

@@ -54,7 +54,7 @@ def test_a_page_that_would_pass_a_megabyte_keeps_three_decimals_and_says_so(real
 def test_a_run_of_128_tokens_and_72_heads_stays_under_a_megabyte(real, make_run):
     run = real(make_run([f"_w{at}" for at in range(126)], layers=6, heads=12))
     assert len(run.tokens) == 128
-    assert len(html.render(run).encode()) < 1_000_000
+    assert len(html.render(run).encode()) < 990_000  # room for the app to grow
 
 
 def test_a_run_too_large_for_a_page_is_refused_before_anything_is_written(real, make_run, tmp_path):

@@ -243,3 +243,41 @@ def test_a_broken_run_is_refused(clearhead_map, tmp_path, capsys):
     assert main(["map", "a.safetensors"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and "a.safetensors" in err
+
+
+# -- one text that reads another -----------------------------------------------------------------
+
+
+@pytest.fixture
+def two_texts(tmp_path) -> str:
+    weights = np.random.default_rng(3).dirichlet(np.ones(7), (2, 3, 5)).astype(np.float32)
+    run = clearhead.from_weights(weights, list("abcde"), key_tokens=["</script>", *"tuvwxy"])
+    run.save(tmp_path / "cross.safetensors")
+    return str(tmp_path / "cross.safetensors")
+
+
+def test_a_text_that_reads_another_is_written_as_a_page(two_texts, capsys, tmp_path):
+    page = tmp_path / "page.html"
+    assert main(["map", two_texts, "--html", str(page), "--layer", "1", "--head", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and str(page) in err
+    data = page.read_text("utf-8").partition('<script id="run" type="application/json">')[2]
+    about = json.loads(data.partition("</script>")[0])["about"]
+    assert [token[0] for token in about["columns"]["tokens"]] == ["</script>", *"tuvwxy"]
+    assert about["opening"]["heads"] == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "beside"),
+    [((), ""), (("--csv", "x.csv", "--html", "x.html"), "csv"), (("--word", "a"), "word")],
+)
+def test_lists_of_links_are_refused_between_two_texts_and_nothing_is_written(
+    two_texts, capsys, tmp_path, monkeypatch, options, beside
+):
+    monkeypatch.chdir(tmp_path)
+    code = main(["map", two_texts, *options])
+    refused((code, *capsys.readouterr()), "5 tokens read 7 others; --html FILE or")
+    assert not list(tmp_path.glob("x.*"))
+    if beside:
+        code = main(["map", two_texts, *options])
+        refused((code, *capsys.readouterr()), f"without --{beside}")

@@ -1,9 +1,9 @@
 """One HTML file that shows a run in any browser, with the network off.
 
 The page is the app of `clearhead view` with a source that stands in the page itself: the text, the
-tokens and every weight. Nothing is fetched, and its content-security policy allows its own style,
-its own script and nothing else: the script stands there as gzip, unpacked by a small one, and the
-policy has the hashes of both. A weight is stored rounded to `decimals` places, 4
+tokens and every weight. Nothing is fetched, and its content-security policy allows its own script
+and nothing else: script and style stand there as gzip, unpacked by a small script, and the policy
+has the hashes of both. A weight is stored rounded to `decimals` places, 4
 where the page then stays under a megabyte and else 3, and the page says which. What is hidden by
 the mask is stored as such.
 """
@@ -125,7 +125,7 @@ def _page(
     *,
     decimals: int,
 ) -> str:
-    style, loader, code = _tight(_static("app.css")), bundle("loader.js"), bundle("page.js")
+    loader, code = bundle("loader.js"), _dressed(_tight(_static("app.css"))) + bundle("page.js")
     measures = scene.answer("heads", {})
     rollout = _rollout(weights) if about["can"]["rollout"] else None
     data = {
@@ -147,8 +147,6 @@ def _page(
         {
             "title": html.escape(visible(" ".join(run.text.split()))[:80]),
             "version": __version__,
-            "style": style,
-            "style_hash": _csp_hash(style),
             "loader": loader,
             "loader_hash": _csp_hash(loader),
             "code": base64.b64encode(gzip.compress(code.encode(), 9, mtime=0)).decode(),
@@ -185,6 +183,15 @@ def _static(name: str) -> str:
 def _tight(css: str) -> str:
     """A style sheet without the spaces that are for its readers; those of selectors stay."""
     return re.sub(r"\s+([{}])", r"\1", re.sub(r"([{};:,])\s+", r"\1", css))
+
+
+def _dressed(css: str) -> str:
+    """The script that puts a style sheet on: as part of the code it is packed as the code is."""
+    return (
+        "const dress = new CSSStyleSheet();\n"
+        f"dress.replaceSync({json.dumps(css, ensure_ascii=False)});\n"
+        "document.adoptedStyleSheets = [dress];\n"
+    )
 
 
 def _csp_hash(text: str) -> str:

@@ -55,6 +55,17 @@ def opening_of(
     return state | {"words": [int(row)], "row": int(row), "column": int(column)}
 
 
+def strongest_head(scene: "Scene") -> tuple[int, int] | None:
+    """The layer and head with the link that a page opens on; None where nothing is looked for."""
+    state = opening_of(scene)
+    if "row" not in state:
+        return None
+    place = {"unit": state["unit"], "row": state["row"], "column": state["column"]}
+    weights = np.nan_to_num(scene.answer("across", place).arrays[0])
+    layer, head = np.unravel_index(np.argmax(weights), weights.shape)
+    return int(layer), int(head)
+
+
 def _lettered(units: Sequence[Any]) -> NDArray[np.bool_]:
     """Which units have a letter and are no special token."""
     return np.array([not one.special and any(map(str.isalpha, one.text)) for one in units], bool)

@@ -272,7 +272,7 @@ export class App {
       this.tab(this.state.view);
       this.foot.textContent = footOf(about);
       const cut = `${about.layers.length} layers × ${about.heads.length} heads`;
-      const size = about.rows.tokens.length.toLocaleString("en");
+      const size = [about.rows, about.columns].flatMap((axis) => (axis ? [axis.tokens.length.toLocaleString("en")] : [])).join(" × ");
       this.what.textContent = `${about.model} · ${cut} · ${size} tokens`;
       this.what.title = [about.title, ...about.notes, about.proof ?? ""].filter(Boolean).join(" · ");
       if (this.how.link) document.title = `${about.title || about.model} · clearhead`;

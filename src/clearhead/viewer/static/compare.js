@@ -231,8 +231,8 @@ export class CompareView {
     const scale = new Scale(seen.state.scale, Math.max(0, ...both.map(({ top }) => top)), Math.min(Infinity, ...both.map(({ values }) => leastAbove0(values))));
     const plain = (/** @type {number} */ value) => palette.at(scale.share(value));
     for (const at of [0, 1]) plots[at].draw(plain, `${scale.name} ${palette.dark}`, palette, this.at);
-    const most = Math.max(1e-12, ...tiles[2].map(({ top }) => top));
-    if (seen.agree) plots[2].draw((value) => diverging(value / most, palette.dark), `${most} ${palette.dark}`, palette, this.at);
+    const most = Math.max(0, ...tiles[2].map(({ top }) => top));
+    if (seen.agree) plots[2].draw((value) => diverging(most ? value / most : 0, palette.dark), `${most} ${palette.dark}`, palette, this.at);
     this.legend.update(scale, palette, both.some(({ values, done }) => done && values.some(Number.isNaN)), this.pooled());
     this.diverge(most);
     this.say();
@@ -252,7 +252,7 @@ export class CompareView {
       context.fillStyle = css(diverging((x - 100) / 100, this.app.palette.dark));
       context.fillRect(x, 0, 1, 1);
     }
-    [`−${brief(most)}`, "0", `+${brief(most)}`].forEach((text, at) => (this.ends[at].textContent = text));
+    (most ? [`−${brief(most)}`, "0", `+${brief(most)}`] : ["", "0", ""]).forEach((text, at) => (this.ends[at].textContent = text));
   }
 
   /** @param {[number, number] | null} cell @param {number} on  which picture */
