@@ -429,3 +429,16 @@ def test_a_text_typed_into_the_page_is_read_by_the_model_of_the_command(tmp_path
         line.close()
     finally:
         assert serving.stop()[0] == 0
+
+
+def test_a_text_too_long_to_keep_is_refused_in_words_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clearhead.models.read import Reader
+    from clearhead.view_command import _Model
+
+    model = _Model(str(tiny_bert.write(tmp_path / "tiny")))
+    monkeypatch.setitem(Reader.read.__kwdefaults__, "max_bytes", 9)
+    with pytest.raises(ValueError, match=r"the most is 0\.0 GB; read a part of it") as refused:
+        model.read("the road", None, lambda: False)
+    assert "max_bytes" not in str(refused.value)

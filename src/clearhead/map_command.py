@@ -75,8 +75,7 @@ def read_run(given: str, *, model: str | None, window: bool, cut: bool) -> "Atte
                 source.text, model=model, window=window, cut=cut, progress=_window_progress()
             )
     except ValueError as error:
-        options = str(error).replace("window=True", "--window").replace("cut=True", "--cut")
-        raise ValueError(options) from None
+        raise ValueError(in_options(error)) from None
     for note in run.notes:
         _say(f"the text was {note}")
     return run
@@ -200,6 +199,12 @@ def write_files(
             elif option == "save":
                 run.save(out.name)
     _say_written(files)
+
+
+def in_options(error: ValueError) -> str:
+    """What `read` refuses, in the words of who has options and no arguments."""
+    said = str(error).replace("window=True", "--window").replace("cut=True", "--cut")
+    return said.replace("max_bytes is", "the most is")
 
 
 def _say_written(files: Mapping[str, str]) -> None:

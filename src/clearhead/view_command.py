@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .map_command import read_run
+from .map_command import in_options, read_run
 from .viewer.server import MOST_RUNS, Runs, bind, new_token, serve
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ class _Model:
                 raise ValueError("model: cannot be opened, the terminal says why") from None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            return self._reader.read(text, window=True, progress=progress)
+            try:
+                return self._reader.read(text, window=True, progress=progress)
+            except ValueError as error:
+                raise ValueError(in_options(error)) from None
 
 
 def view(given: Sequence[str], *, models: Sequence[str], port: int, browser: bool) -> None:
