@@ -446,6 +446,7 @@ def test_the_steps_of_a_pair_are_the_numbers_of_the_run(tab: Tab, address: str, 
     given = {(one["what"], one["index"]): one["value"] for one in saved["rows"]}
     assert given["weight", None] == pytest.approx(run.map(1)[2, 5, 3], rel=1e-6)
     assert [given["products", at] for at in range(len(q))] == pytest.approx(q * k)
+    assert tab.text(".steps-body section p").startswith("The weighted values are not here: a saved")
 
 
 # -- what leaves the page ------------------------------------------------------------------------

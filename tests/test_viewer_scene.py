@@ -344,6 +344,24 @@ def test_heads_and_rollout_are_those_of_the_run() -> None:
     np.testing.assert_allclose(of, want, rtol=1e-5, atol=1e-7)
 
 
+def test_steps_end_in_the_weighted_value_and_the_output_of_the_row() -> None:
+    plain = made_runs.run(19, layers=1, heads=4, masks=(ch.causal(),))
+    v = np.random.default_rng(5).normal(size=(2, 19, 7)).astype(np.float32)  # two heads share one
+    v[1, 18] = np.nan  # hidden from row 11
+    state = plain.layers[0]._replace(v=v)
+    run = ch.AttentionRun("made", plain.text, plain.tokens, plain.words, [state])
+    ask = {"layer": 0, "head": 3, "row": 11, "column": 4}
+    value, weighted, output = Scene(run).answer("steps", ask).json["values"]
+    weights = run.map(0)[3, 11].astype(np.float64)
+    np.testing.assert_array_equal(value, v[1, 4])
+    np.testing.assert_allclose(weighted, weights[4] * v[1, 4], rtol=1e-12)
+    np.testing.assert_allclose(output, weights[:12] @ v[1, :12], rtol=1e-12)
+    hidden = Scene(run).answer("steps", ask | {"column": 18}).json
+    assert hidden["values"][1] == [0] * 7
+    without = Scene(plain).answer("steps", ask).json
+    assert without["values"] is None and "saved" in without["values_why"]
+
+
 @pytest.mark.parametrize(
     "rules",
     [{}, {"softcap": 1.5}, {"bias": ch.alibi(np.array([0.1, 0.2, 0.3]))}, {"scale": 0.7}],

@@ -60,12 +60,13 @@ _NAMES = {"bert": _BERT, "roberta": _BERT, "distilbert": _DISTILBERT}
 
 
 class Layer(NamedTuple):
-    """What one layer did: out came `hidden` (T, C); within were q, k (H, T, D) and lse (H, T)."""
+    """What one layer did: out came `hidden` (T, C); within were q, k, v (H, T, D), lse (H, T)."""
 
     hidden: _Floats
     q: _Floats
     k: _Floats
     lse: NDArray[np.float64]
+    v: _Floats
 
 
 class Bert:
@@ -172,7 +173,7 @@ class Bert:
             rows = slice(at, at + _ROWS)
             z[rows] = _linear(self._activate(_linear(y[rows], *block["up"])), *block["down"])
         z += y
-        return Layer(_normalised(z, *block["norm2"], self._epsilon), q, k, lse)
+        return Layer(_normalised(z, *block["norm2"], self._epsilon), q, k, lse, v)
 
     def _heads(self, x: _Floats) -> _Floats:
         """(T, C) -> (H, T, D), without a copy."""

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from .bert import Bert
@@ -141,18 +142,21 @@ def _opening(tokenizer: Tokenizer, text: str, enough: int) -> str:
 def _layers(
     bert: Bert, ids: list[int], starts: list[int], progress: Callable[[int, int], None] | None
 ) -> list[LayerState]:
-    """q, k and lse of every layer, over all windows."""
+    """q, k, lse and v of every layer, over all windows."""
     H, T, D = bert.num_heads, len(ids), bert.head_size
+
+    def rows() -> NDArray[np.float32]:
+        return np.empty((H, T, D), np.float32)
+
     states = [
-        LayerState(
-            np.empty((H, T, D), np.float32), np.empty((H, T, D), np.float32), np.empty((H, T))
-        )
-        for _ in range(bert.num_layers)
+        LayerState(rows(), rows(), np.empty((H, T)), v=rows()) for _ in range(bert.num_layers)
     ]
     for done, (begin, end) in enumerate(zip(starts, [*starts[1:], T], strict=True)):
         for state, layer in zip(states, bert.layers(ids[begin:end]), strict=True):
             state.q[:, begin:end], state.k[:, begin:end] = layer.q, layer.k
             state.lse[:, begin:end] = layer.lse
+            assert state.v is not None
+            state.v[:, begin:end] = layer.v
         if progress is not None:
             progress(done + 1, len(starts))
     return states
@@ -161,9 +165,9 @@ def _layers(
 def _check_memory(bert: Bert, length: int, max_bytes: int) -> None:
     """Refuse before the work what would not fit after it; windows hold each token about twice."""
     copies = 2 if length > bert.max_tokens else 1
-    needed = copies * length * bert.num_layers * bert.num_heads * (2 * bert.head_size + 2) * 4
+    needed = copies * length * bert.num_layers * bert.num_heads * (3 * bert.head_size + 2) * 4
     if needed > max_bytes:
         raise ValueError(
-            f"text: {length:,} tokens in windows would keep {needed / 1e9:,.1f} GB of queries and "
-            f"keys, max_bytes is {max_bytes / 1e9:,.1f} GB; read a part of it"
+            f"text: {length:,} tokens in windows would keep {needed / 1e9:,.1f} GB of queries, "
+            f"keys and values, max_bytes is {max_bytes / 1e9:,.1f} GB; read a part of it"
         )

@@ -41,7 +41,7 @@ def is_plain(run: "AttentionRun") -> bool:
         and list(run.layer_numbers) == list(range(run.num_layers))
         and list(run.head_numbers) == list(range(run.num_heads))
         and all(
-            all(one is None for one in layer[3:])
+            all(one is None for one in layer._replace(v=None)[3:])
             and layer.q.dtype == layer.k.dtype == np.float32
             and layer.lse.dtype == np.float64
             and layer.k.shape == layer.q.shape

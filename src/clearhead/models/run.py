@@ -45,6 +45,8 @@ class LayerState(NamedTuple):
 
     lse   float64 where it was computed so: a weight is as good as its lse
     sink  (H,) the logits that took weight and carried no value; they are counted in lse already
+    v     (G, S, E) the values, in a run that has just been read; no weight needs them, and they are
+          not saved
     """
 
     q: NDArray[Any]
@@ -55,6 +57,7 @@ class LayerState(NamedTuple):
     scale: float | None = None
     softcap: float | None = None
     sink: NDArray[Any] | None = None
+    v: NDArray[Any] | None = None
 
 
 class Reading(NamedTuple):
@@ -131,7 +134,7 @@ class AttentionRun:
         Raises `ValueError` for a layer that the run does not have; -1 is the last.
         """
         state = self.layers[_number("layer", layer, self.num_layers)]
-        q, k, lse, mask, bias, scale, softcap, sink = state
+        q, k, lse, mask, bias, scale, softcap, sink, _ = state
         if len(self.starts) > 1:  # a token sees its own window
             mask = documents(np.searchsorted(self.starts, np.arange(len(self.tokens)), "right"))
         sink = None if sink is None else sink.astype(q.dtype, copy=False)

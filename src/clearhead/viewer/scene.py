@@ -358,7 +358,10 @@ class Scene:
         head = whole("head", arguments.get("head"), run.num_heads)
         row = whole("row", arguments.get("row"), len(run.tokens))
         column = whole("column", arguments.get("column"), len(run.keys.tokens))
-        return Answer(steps(self._head(layer, head), row, column))
+        v = run.layers[layer].v
+        if v is not None:
+            v = v[head // (run.num_heads // v.shape[0])]
+        return Answer(steps(self._head(layer, head), v, row, column))
 
 
 def _by_unit(side: Side, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..biases import Bias
 from ..maps import AttentionMap
@@ -11,11 +12,12 @@ from ..masks import Mask
 _TOP = 10
 
 
-def steps(amap: AttentionMap, row: int, column: int) -> dict[str, Any]:
-    """The steps of cell (row, column) of one head (1, T, S).
+def steps(amap: AttentionMap, v: NDArray[Any] | None, row: int, column: int) -> dict[str, Any]:
+    """The steps of cell (row, column) of one head (1, T, S), whose values are v (S, E), if known.
 
     score = q . k, scaled = scale * score, capped = softcap * tanh(scaled / softcap),
-    logit = capped + bias, weight = e^(logit - lse), or 0 where the mask hides it.
+    logit = capped + bias, weight = e^(logit - lse), or 0 where the mask hides it; values are
+    v[column], weight * v[column], and the row's output, the sum of all that it weighs.
     """
     q, k = amap.q[0, row].astype(np.float64), amap.k[0, column].astype(np.float64)
     products = q * k
@@ -49,9 +51,17 @@ def steps(amap: AttentionMap, row: int, column: int) -> dict[str, Any]:
         "seen": None if np.isnan(weights).any() else int((weights > 0).sum()),
         "row": [[int(s), _number(float(weights[s]))] for s in strongest],
         "rest": _number(float(weights.sum() - weights[strongest].sum())),
-        "values": None,
-        "values_why": "a run holds queries and keys, not values",
+        "values": None if v is None else _values(weights, v, column),
+        "values_why": "a saved or recorded run holds queries and keys" if v is None else None,
     }
+
+
+def _values(weights: NDArray[np.float64], v: NDArray[Any], column: int) -> list[list[float | None]]:
+    seen = np.flatnonzero(weights)  # what is hidden gives nothing, whatever it is
+    output = weights[seen] @ v[seen].astype(np.float64)
+    own = v[column].astype(np.float64)
+    weighted = weights[column] * own if weights[column] != 0 else np.zeros_like(own)
+    return [[_number(float(x)) for x in part] for part in (own, weighted, output)]
 
 
 def _bias(amap: AttentionMap, row: int, column: int) -> float:

@@ -37,7 +37,7 @@ import { nameOf, tokensOf } from "./units.js";
  * @property {number | null} seen
  * @property {[number, number | null][]} row
  * @property {number | null} rest
- * @property {number[][] | null} values
+ * @property {(number | null)[][] | null} values  of the token that is read, the same times its weight, and the row's output
  * @property {string | null} values_why
  */
 
@@ -97,9 +97,11 @@ export class StepsView {
     this.row = make("ol", "list softmax", { "aria-label": "The softmax of the row" });
     this.rest = make("p", "fine");
     this.values = make("p", "fine");
+    this.mixed = make("table", "products values");
+    this.mixing = make("section", "", {}, make("h3", "", {}, "Weight times value"), make("div", "products-frame", { tabindex: 0, role: "region", "aria-label": "Weighted values" }, this.mixed));
     this.body = make("div", "steps-body", {},
       make("section", "", {}, make("h3", "", {}, "Step by step"), this.chain, this.values),
-      make("section", "", {}, make("h3", "", {}, "The row after the softmax"), this.row, this.rest),
+      make("section", "", {}, make("h3", "", {}, "The row after the softmax"), this.row, this.rest, this.mixing),
       make("section", "", {}, make("div", "bar", {}, make("h3", "", {}, "Query times key, number by number"), make("div", "controls", {}, this.order.root)), make("div", "products-frame", { tabindex: 0, role: "region", "aria-label": "Products" }, this.table)),
     );
     this.none = make("p", "empty", {}, "");
@@ -166,7 +168,9 @@ export class StepsView {
     const sink = steps.sink_weight === null ? "" : ` The sink takes ${shown(steps.sink_weight, null)} of the row and gives nothing.`;
     this.rest.textContent = `All other tokens together: ${shown(Math.max(0, steps.rest ?? NaN), null)}.${sink}`;
     this.values.textContent = steps.values ? "" : `The weighted values are not here: ${steps.values_why}.`;
+    this.mixing.hidden = !steps.values;
     this.products();
+    this.mix();
   }
 
   /** A word of several tokens: which of them. @param {Axis} axis @param {State} state @param {"row" | "column"} side */
@@ -194,19 +198,29 @@ export class StepsView {
   products() {
     if (!this.drawn) return;
     const { q, k, products } = this.drawn.steps;
-    const most = (/** @type {number[]} */ values) => values.reduce((top, value) => Math.max(top, Math.abs(value)), 0) || 1;
-    const tops = [most(q), most(k), most(products)];
+    this.fill(this.table, ["q", "k", "q × k"], [q, k, products], orderOf(products, this.sorted));
+  }
+
+  /** What the pair adds to the output of its row. */
+  mix() {
+    const values = this.drawn?.steps.values;
+    if (values) this.fill(this.mixed, ["v", "weight × v", "output of the row"], values, values[0].map((_, at) => at));
+  }
+
+  /** Columns of numbers, each coloured on its own scale. @param {HTMLElement} table @param {string[]} names @param {(number | null)[][]} columns @param {number[]} order */
+  fill(table, names, columns, order) {
     const dark = this.app.palette.dark;
-    const cell = (/** @type {number} */ value, /** @type {number} */ top) => {
-      const rgb = diverging(value / top, dark);
-      const td = make("td", "", {}, number(Number(value.toPrecision(4))));
+    const tops = columns.map((column) => column.reduce((/** @type {number} */ top, value) => Math.max(top, Math.abs(value ?? 0)), 0) || 1);
+    const cell = (/** @type {number | null} */ value, /** @type {number} */ top) => {
+      const rgb = diverging((value ?? 0) / top, dark);
+      const td = make("td", "", {}, number(value === null ? null : Number(value.toPrecision(4))));
       td.style.backgroundColor = css(rgb);
       td.style.color = ink(rgb);
       return td;
     };
-    const head = make("thead", "", {}, make("tr", "", {}, ...["", "q", "k", "q × k"].map((name) => make("th", "", { scope: "col" }, name))));
-    const rows = orderOf(products, this.sorted).map((at) => make("tr", "", {}, make("th", "", { scope: "row" }, String(at)), cell(q[at], tops[0]), cell(k[at], tops[1]), cell(products[at], tops[2])));
-    this.table.replaceChildren(head, make("tbody", "", {}, ...rows));
+    const head = make("thead", "", {}, make("tr", "", {}, ...["", ...names].map((name) => make("th", "", { scope: "col" }, name))));
+    const rows = order.map((at) => make("tr", "", {}, make("th", "", { scope: "row" }, String(at)), ...columns.map((column, i) => cell(column[at], tops[i]))));
+    table.replaceChildren(head, make("tbody", "", {}, ...rows));
   }
 
   /** Every number of the pair. */
@@ -220,6 +234,7 @@ export class StepsView {
       rows: [
         ["reads", row, about.rows.tokens[row][0], null], ["is read", column, columns.tokens[column][0], null],
         ...(/** @type {const} */ (["q", "k", "products"]).flatMap((name) => steps[name].map((value, at) => /** @type {(string | number | null)[]} */ ([name, at, null, value])))),
+        ...["value", "weight times value", "output of the row"].flatMap((name, i) => (steps.values?.[i] ?? []).map((value, at) => /** @type {(string | number | null)[]} */ ([name, at, null, value]))),
         ...scalars.map((name) => [name, null, null, steps[name]]), ["mask", null, steps.mask, Number(!steps.masked)],
         ...steps.row.map(([at, weight]) => ["row", at, columns.tokens[at][0], weight]), ["rest of the row", null, null, steps.rest],
       ],
