@@ -395,9 +395,11 @@ void merge_row(const RowStates& states, int64_t row, double sink, const Matrix& 
     Real* first = static_cast<Real*>(states.data) + row;
     const int64_t count = states.count, size = states.size();
     const Real lowest = -__builtin_inff();
-    // An infinite sink would divide inf by inf: NaN, as of any score.
+    // An infinite sink would divide inf by inf: NaN, as of any score. Beside it every key's factor
+    // is NaN, and a row that sees none still gives 0.
     const Real own = sink == -lowest ? Real(__builtin_nanf("")) : Real(sink);
-    Real top = own > lowest ? own : lowest;
+    const bool has_sink = own != lowest;
+    Real top = own;
     for (int64_t i = 0; i < count; ++i) top = first[i * size] > top ? first[i * size] : top;
     const auto factor = [&](Real m) {
         if (m == lowest) return Real(1);
@@ -405,7 +407,7 @@ void merge_row(const RowStates& states, int64_t row, double sink, const Matrix& 
         S::store(lanes, exp2<Real>(S::set1(m - top)));
         return lanes[0];
     };
-    Real l = own == lowest ? 0 : factor(own);
+    Real l = !has_sink ? 0 : own == own ? factor(own) : Real(1);
     for (int64_t i = 0; i < count; ++i) {
         Real& m = first[i * size];
         m = factor(m);

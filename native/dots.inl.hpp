@@ -247,7 +247,7 @@ void weigh_groups(const DotPanel& panel, const DotBlock& block, int64_t begin, i
     for (int64_t g = begin; g < end; ++g) {
         const float* s = scores_of(panel, g, column);
         uint16_t* p = panel.p + (g * kColumns + column) * kTileSize;
-        if (panel.bounded && block.visible) {
+        if (block.visible) {  // again: beside a NaN for a reference, -inf is no hiding place
             weigh<kLse>(s, p, factor, shift, block.visible + g * kGroup, lane, sum);
         } else {
             weigh<kLse>(s, p, factor, shift, nullptr, lane, sum);

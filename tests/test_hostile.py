@@ -169,6 +169,22 @@ def test_a_bias_or_sink_that_is_no_number_is_as_in_the_reference(isa, dtype, opt
             np.testing.assert_allclose(got, truth, rtol=16 * eps, atol=16 * eps)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("T", "S"), [(67, 101), (5, 2503)])
+def test_a_row_that_sees_no_key_gives_0_beside_any_sink(isa, dtype, T, S, rng):
+    """In panels and in strips, whose shards of keys are merged."""
+    q = rng.normal(size=(4, T, 5)).astype(dtype)
+    k, v = rng.normal(size=(2, 4, S, 5)).astype(dtype)
+    mask = rng.random((T, S)) < 0.5
+    mask[1] = False
+    options = {"sink": np.array([-INF, INF, NAN, 0], dtype), "mask": mask}
+    out, lse = ch.attention_with_lse(q, k, v, **options)
+    want, want_lse = reference.forward(q, k, v, **options)
+    np.testing.assert_array_equal(out[:, 1].astype(float), 0)
+    np.testing.assert_array_equal(np.isnan(out.astype(float)), np.isnan(want))
+    np.testing.assert_array_equal(np.isnan(lse), np.isnan(want_lse))
+
+
 def test_the_largest_bias_is_a_number_and_takes_everything(isa):
     q, v = np.zeros((1, 1), np.float32), np.array([[1], [2]], np.float32)
     bias = np.array([0, np.finfo(np.float32).max], np.float32)

@@ -59,7 +59,7 @@ class AttentionWidget(anywidget.AnyWidget):
 
     run    an `AttentionRun`
 
-    >>> AttentionWidget(run)
+    >>> widget = AttentionWidget(run)      # the last line of a cell shows it
     """
 
     style = traitlets.Unicode().tag(sync=True)
