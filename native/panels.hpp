@@ -26,7 +26,8 @@ class Scratch {
     explicit Scratch(std::initializer_list<int64_t> sizes) {
         int64_t total = 0;
         for (const int64_t size : sizes) total += aligned(size);
-        memory_.reset(static_cast<Real*>(std::aligned_alloc(64, (total + aligned(16)) * sizeof(Real))));
+        memory_.reset(
+            static_cast<Real*>(std::aligned_alloc(64, (total + aligned(16)) * sizeof(Real))));
         if (!memory_) throw std::bad_alloc();
         next_ = memory_.get();
     }
