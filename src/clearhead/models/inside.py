@@ -1,7 +1,7 @@
 """What one layer of a model starts from: its input, and the weights of its attention.
 
-A run keeps queries, keys and lse. Who wants to follow a layer from its input on, values and output
-projection included, needs these too, for one short text.
+A saved run keeps queries, keys and lse. Who wants to follow a layer from its input on, values and
+output projection included, needs these too, for one short text.
 """
 
 import os

@@ -66,17 +66,22 @@ class Weights(Protocol):
     def __rmatmul__(self, x: Any, /) -> Float: ...
 
 
-class Run(Protocol):
-    """What the viewer needs of `clearhead.AttentionRun`."""
+class Reading(Protocol):
+    """A text with its tokens and words."""
 
-    @property
-    def model(self) -> str: ...
     @property
     def text(self) -> str: ...
     @property
     def tokens(self) -> Sequence[Token]: ...
     @property
     def words(self) -> Sequence[Word]: ...
+
+
+class Run(Reading, Protocol):
+    """What the viewer needs of `clearhead.AttentionRun`."""
+
+    @property
+    def model(self) -> str: ...
     @property
     def num_layers(self) -> int: ...
     @property

@@ -15,12 +15,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .ranking import Token, Word
+from .ranking import Reading
 
 Ints = NDArray[np.int64]
 Spans = list[tuple[int, int]]
@@ -32,17 +32,6 @@ _END = re.compile(
 )
 _INITIAL = re.compile(r"(?:^|[\s(])(?:[^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|vs|etc|[^\W\d_]\.[^\W\d_])\.$")
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
-
-
-class Reading(Protocol):
-    """A text with its tokens and words."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def tokens(self) -> Sequence[Token]: ...
-    @property
-    def words(self) -> Sequence[Word]: ...
 
 
 @dataclass(frozen=True, eq=False)
