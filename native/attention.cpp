@@ -71,9 +71,10 @@ void forward_panel(const Problem& p, const Kernels& kernels, const Place& at,
     if (p.lse) write_lse<Real>(p, at, panel);
 }
 
+// The panels that `wanted` names, [batch][head][panel], or all of them if it is empty.
 template <class Real>
-bool forward_in(const Problem& p, const Kernels& kernels,
-                const std::function<bool()>& interrupted) {
+bool forward_in(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted,
+                const std::vector<uint8_t>& wanted = {}) {
     const int64_t panels = p.panels(), tasks = p.batches() * p.H * panels;
     const int count = workers_for(tasks, p.operations());
     std::vector<ForwardWorker<Real>> workers;
@@ -85,6 +86,7 @@ bool forward_in(const Problem& p, const Kernels& kernels,
         tasks, count,
         [&](int64_t task, int worker) {
             const int64_t panel = panels - 1 - task % panels, head = task / panels;
+            if (!wanted.empty() && !wanted[head * panels + panel]) return;
             forward_panel(p, kernels, p.place(head / p.H, head % p.H, panel * kPanel),
                           workers[worker]);
         },
@@ -101,7 +103,12 @@ bool forward(const Problem& given, const Kernels& kernels,
     if (!shared.complete) return false;
     Problem p = given;
     if (shared.mask) p.mask = &*shared.mask;
-    if (kernels.dots && p.q.dtype == DType::bf16) return forward_by_dots(p, kernels, interrupted);
+    if (kernels.dots[static_cast<int>(p.q.dtype)]) {
+        std::vector<uint8_t> left;  // panels whose numbers the instructions cannot hold
+        if (!forward_by_dots(p, kernels, interrupted, left)) return false;
+        const bool done = std::all_of(left.begin(), left.end(), [](uint8_t l) { return !l; });
+        return done || forward_in<float>(p, kernels, interrupted, left);
+    }
     return p.q.dtype == DType::f64 ? forward_in<double>(p, kernels, interrupted)
                                    : forward_in<float>(p, kernels, interrupted);
 }

@@ -1,7 +1,9 @@
 // The driver: cuts a problem into panels, asks the mask which keys each panel needs, and lets the
 // kernels of the chosen instruction set do the arithmetic.
 #pragma once
+#include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "problem.hpp"
 
@@ -11,8 +13,9 @@ namespace clearhead {
 // incomplete. Throws nothing but std::bad_alloc: the problem has been checked.
 bool forward(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted);
 
-// The same in bfloat16 by the dot products of kernels.dots (dots.cpp).
+// The same by the dot products of bfloat16 that kernels.dots has for this dtype (dots.cpp). Panels
+// whose numbers they cannot hold are left alone and marked, [batch][head][panel].
 bool forward_by_dots(const Problem& p, const Kernels& kernels,
-                     const std::function<bool()>& interrupted);
+                     const std::function<bool()>& interrupted, std::vector<uint8_t>& left);
 
 }  // namespace clearhead

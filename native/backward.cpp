@@ -181,7 +181,9 @@ class Backward {
             if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
         }
         std::fill_n(q_sums(at), at.rows * stride_, Real(0));
-        if (p_.q.dtype > DType::f32) {
+        // Nor where other instructions made the forward pass's scores: lse and out have none of the
+        // errors of these.
+        if (p_.q.dtype > DType::f32 || kernels_.dots[static_cast<int>(p_.q.dtype)]) {
             sum_weights(at, w, GradientStep::sums);
             return;
         }

@@ -398,7 +398,7 @@ NB_MODULE(_native, m) {
         "dot_products",
         [](int64_t n) {
             const nb::gil_scoped_release release;
-            const Dots* dots = kernels().dots;
+            const Dots* dots = kernels().dots[static_cast<int>(DType::bf16)];
             return dots ? dots->multiply_adds(n) : 0;
         },
         nb::arg("n"), "multiply_adds of the instructions for bfloat16; 0 where there are none.");

@@ -9,6 +9,8 @@ namespace clearhead {
 
 // Bytes of a core's first-level data cache, asked once; 32 KiB where the system does not say.
 int64_t first_level_bytes();
+// And of its second-level cache; 256 KiB.
+int64_t second_level_bytes();
 
 // Keys of a block, whose weights P, [keys][kPanel], are written by one product and read by the
 // next: they get half of the first-level cache, and the rows of Q, K and V that pass by them the

@@ -17,7 +17,7 @@ namespace clearhead {
 extern const Kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
-extern const Dots dots_amx;
+extern const Dots bfloats_amx, halves_amx, floats_amx;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
 #endif
@@ -57,12 +57,14 @@ bool has_amx() {
     return (d & kBf16) && (d & kTile) && may_use_tiles();
 }
 
-// AVX-512, and bfloat16 by its tiles.
+// AVX-512, with products of bfloat16 by tiles.
 const Kernels& kernels_amx() {
     static const Kernels kernels = [] {
         Kernels both = kernels_avx512;
         both.isa = "amx";
-        both.dots = &dots_amx;
+        both.dots[static_cast<int>(DType::f32)] = &floats_amx;
+        both.dots[static_cast<int>(DType::f16)] = &halves_amx;
+        both.dots[static_cast<int>(DType::bf16)] = &bfloats_amx;
         return both;
     }();
     return kernels;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "caches.hpp"
 #include "dots.hpp"
 #include "panels.hpp"
 #include "threads.hpp"
@@ -11,15 +12,22 @@ namespace clearhead {
 namespace {
 
 constexpr int64_t kPackedBytes = int64_t{32} << 20;  // heads are packed together up to this size
+constexpr int64_t kTogether = 8;  // panels that share a stretch of keys while a cache holds it
 
 struct Shape {
-    int64_t groups, k, v;  // bfloat16 of a packed head
+    int64_t groups, k, v;  // of a packed head: groups of keys; bfloat16 of its keys, its values
 
-    explicit Shape(const Problem& p)
+    Shape(const Problem& p, int64_t parts)
         : groups(tiles(p.S, kGroup)),
-          k(groups * 2 * tiles(p.D, 32) * kTile * 32),
-          v(groups * tiles(p.E, kTile) * kTile * 32) {}
+          k(groups * parts * 2 * tiles(p.D, 32) * kTile * 32),
+          v(groups * parts * tiles(p.E, kTile) * kTile * 32) {}
     int64_t bytes() const { return 2 * (k + v) + 8 * groups; }
+
+    // Groups of keys that take half of a core's second cache: whole blocks.
+    int64_t stretch() const {
+        const int64_t fit = second_level_bytes() / 2 * groups / std::max<int64_t>(1, bytes());
+        return std::max(fit / kGroupsOfBlock, int64_t{1}) * kGroupsOfBlock;
+    }
 };
 
 // Packed heads of keys and values, [count].
@@ -46,30 +54,51 @@ class PackedHeads {
     float* of_groups_;
 };
 
+// Panels of one head at work together.
 struct DotWorker {
-    DotPanel panel = {};
+    std::vector<DotPanel> panels;
+    std::vector<Place> places;
     std::optional<Mask> mask;
     std::vector<uint64_t> visible;
     std::vector<float> bias;
     Scratch<float> scratch;
 
-    explicit DotWorker(const Problem& p)
-        : visible(kGroupsOfBlock * kGroup),
-          scratch({queries(p), scores(), weights(), outputs(p), kPanel, kPanel}) {
+    DotWorker(const Problem& p, int64_t parts, int64_t together)
+        : panels(together),
+          visible(kGroupsOfBlock * kGroup),
+          scratch({together * queries(p, parts), scores(), weights(parts), together * outputs(p),
+                   4 * kSquare, together * kPanel, together * kPanel, 2 * kPanel}) {
+        places.reserve(together);
         if (p.mask) mask = *p.mask;
         if (p.bias.kind != BiasKind::none) bias.resize(kGroupsOfBlock * kGroup * kPanel);
-        panel.qt = reinterpret_cast<uint16_t*>(scratch.take(queries(p)));
-        panel.s = scratch.take(scores());
-        panel.p = reinterpret_cast<uint16_t*>(scratch.take(weights()));
-        panel.o = scratch.take(outputs(p));
-        panel.m = scratch.take(kPanel);
-        panel.l = scratch.take(kPanel);
+        float* const qt = scratch.take(together * queries(p, parts));
+        float* const s = scratch.take(scores());
+        float* const weighed = scratch.take(weights(parts));
+        float* const o = scratch.take(together * outputs(p));
+        float* const fresh = scratch.take(4 * kSquare);
+        float* const m = scratch.take(together * kPanel);
+        float* const l = scratch.take(together * kPanel);
+        float* const sums = scratch.take(2 * kPanel);
+        for (int64_t i = 0; i < together; ++i) {
+            DotPanel& panel = panels[i];
+            panel.qt = reinterpret_cast<uint16_t*>(qt + i * queries(p, parts));
+            panel.s = s;
+            panel.p = reinterpret_cast<uint16_t*>(weighed);
+            panel.o = o + i * outputs(p);
+            panel.fresh = fresh;
+            panel.m = m + i * kPanel;
+            panel.l = l + i * kPanel;
+            panel.sums = sums;
+        }
     }
 
   private:
-    static int64_t queries(const Problem& p) { return tiles(p.D, 32) * kTile * kPanel; }
+    static constexpr int64_t kSquare = kTile * kTile;
+    static int64_t queries(const Problem& p, int64_t parts) {
+        return parts * tiles(p.D, 32) * kTile * kPanel;
+    }
     static int64_t scores() { return kGroupsOfScores * kGroup * kPanel; }
-    static int64_t weights() { return kGroupsOfBlock * kTile * kPanel; }
+    static int64_t weights(int64_t parts) { return kGroupsOfBlock * parts * kTile * kPanel; }
     static int64_t outputs(const Problem& p) { return tiles(p.E + 1, kTile) * kTile * kPanel; }
 };
 
@@ -101,9 +130,10 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, bool all
     return std::any_of(visible, visible + count, [&](uint64_t bits) { return bits & rows; });
 }
 
-// Calls f(block) for every block of groups that some row of `at` sees, in order.
+// Calls f(block) for every block of the groups `within` that some row of `at` sees, in order.
 template <class F>
-void for_groups(const Problem& p, const Kernels& kernels, const Place& at, DotWorker& worker, F f) {
+void for_groups(const Problem& p, const Kernels& kernels, const Place& at, Range within,
+                DotWorker& worker, F f) {
     static const std::vector<Run> none;
     const std::vector<Run>& runs = worker.mask ? worker.mask->runs(at) : none;
     size_t run = 0;
@@ -119,7 +149,6 @@ void for_groups(const Problem& p, const Kernels& kernels, const Place& at, DotWo
         }
         return all ? Seen::all : some ? Seen::some : Seen::none;
     };
-    const int64_t groups = tiles(p.S, kGroup);
     DotBlock block = {};
     bool all_seen = true;
     const auto flush = [&] {
@@ -127,7 +156,7 @@ void for_groups(const Problem& p, const Kernels& kernels, const Place& at, DotWo
         block = {};
         all_seen = true;
     };
-    for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t group = within.begin; group < within.end; ++group) {
         const Seen it = seen(group);
         if (it == Seen::none || block.groups == kGroupsOfBlock) flush();
         if (it == Seen::none) continue;
@@ -147,9 +176,7 @@ void write_lse(const Problem& p, const Place& at, const DotPanel& panel) {
     }
 }
 
-void forward_panel(const Problem& p, const Kernels& kernels, const Place& at, const Packed& kv,
-                   DotWorker& worker) {
-    DotPanel& panel = worker.panel;
+void set_up(const Problem& p, const Place& at, const Packed& kv, DotPanel& panel) {
     panel.rows = at.rows;
     panel.S = p.S;
     panel.D = p.D;
@@ -161,26 +188,58 @@ void forward_panel(const Problem& p, const Kernels& kernels, const Place& at, co
     panel.sink = in_log2<float>(p.sink_at(at));
     panel.biased = p.bias.kind != BiasKind::none;
     panel.wants_lse = static_cast<bool>(p.lse);
-    kernels.dots->begin(panel);
-    for_groups(p, kernels, at, worker,
-               [&](const DotBlock& block) { kernels.dots->attend(panel, block); });
-    kernels.dots->finish(panel, matrix(p, p.out, at, at.head, at.t0));
-    if (p.lse) write_lse(p, at, panel);
+}
+
+// Panels [first, last) of one head, those that its parts can hold. The keys come in stretches that
+// stay in a cache while all the panels pass.
+void forward_panels(const Problem& p, const Kernels& kernels, const Dots& dots, const Shape& shape,
+                    Place at, int64_t first, int64_t last, const Packed& kv, DotWorker& worker,
+                    uint8_t* left) {
+    worker.places.clear();
+    for (int64_t i = first; i < last; ++i) {
+        at = p.place(at.batch, at.head, i * kPanel);
+        DotPanel& panel = worker.panels[worker.places.size()];
+        set_up(p, at, kv, panel);
+        left[i] = !dots.begin(panel);
+        if (!left[i]) worker.places.push_back(at);
+    }
+    const int64_t stretch = last - first > 1 ? shape.stretch() : shape.groups;
+    for (int64_t begin = 0; begin < shape.groups; begin += stretch) {
+        const Range within = {begin, std::min(shape.groups, begin + stretch)};
+        for (size_t i = 0; i < worker.places.size(); ++i) {
+            for_groups(p, kernels, worker.places[i], within, worker,
+                       [&](const DotBlock& block) { dots.attend(worker.panels[i], block); });
+        }
+    }
+    for (size_t i = 0; i < worker.places.size(); ++i) {
+        const Place& place = worker.places[i];
+        dots.finish(worker.panels[i], matrix(p, p.out, place, place.head, place.t0));
+        if (p.lse) write_lse(p, place, worker.panels[i]);
+    }
 }
 
 }  // namespace
 
 bool forward_by_dots(const Problem& p, const Kernels& kernels,
-                     const std::function<bool()>& interrupted) {
-    const Shape shape(p);
+                     const std::function<bool()>& interrupted, std::vector<uint8_t>& left) {
+    const Dots& dots = *kernels.dots[static_cast<int>(p.q.dtype)];
+    const Shape shape(p, dots.parts);
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, panels = p.panels();
     const int64_t wave =
         std::clamp<int64_t>(kPackedBytes / std::max<int64_t>(1, shape.bytes()), 1, heads);
     const PackedHeads packed(shape, wave);
-    const int count = workers_for(wave * shared * panels);
+    // Together only where the keys do not fit, and some tasks are left for everybody.
+    const int64_t all = wave * shared * panels;
+    const int64_t together =
+        shape.groups <= shape.stretch()
+            ? 1
+            : std::clamp<int64_t>(all / (8 * workers_for(all)), 1, std::min(panels, kTogether));
+    const int64_t parts_of_head = tiles(panels, together);
+    const int count = workers_for(wave * shared * parts_of_head, p.operations());
     std::vector<DotWorker> workers;
     workers.reserve(count);
-    for (int i = 0; i < count; ++i) workers.emplace_back(p);
+    for (int i = 0; i < count; ++i) workers.emplace_back(p, dots.parts, together);
+    left.assign(p.batches() * p.H * panels, 0);
     for (int64_t first = 0; first < heads; first += wave) {
         const int64_t here = std::min(wave, heads - first);
         const int64_t tasks_of_head = tiles(shape.groups, kGroupsOfBlock);
@@ -191,20 +250,23 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
             const int64_t begin = task % tasks_of_head * kGroupsOfBlock;
             const int64_t end = std::min(shape.groups, begin + kGroupsOfBlock);
             for (int64_t g = begin; g < end; ++g) {
-                kernels.dots->pack(k, v, p.S, p.D, p.E, g, packed[head - first]);
+                dots.pack(k, v, p.S, p.D, p.E, g, packed[head - first]);
             }
         };
         // The last panels of a causal head are the longest: they go first, so that none is left to
         // run alone at the end.
         const auto attend = [&](int64_t task, int worker) {
-            const int64_t panel = panels - 1 - task % panels, member = task / panels % shared;
-            const int64_t head = first + task / panels / shared;
-            const Place at = p.place(head / p.G, head % p.G * shared + member, panel * kPanel);
-            forward_panel(p, kernels, at, packed[head - first], workers[worker]);
+            const int64_t part = parts_of_head - 1 - task % parts_of_head;
+            const int64_t member = task / parts_of_head % shared;
+            const int64_t head = first + task / parts_of_head / shared;
+            const Place at = p.place(head / p.G, head % p.G * shared + member, 0);
+            forward_panels(p, kernels, dots, shape, at, part * together,
+                           std::min(panels, (part + 1) * together), packed[head - first],
+                           workers[worker], &left[(at.batch * p.H + at.head) * panels]);
         };
-        if (!parallel_for(here * tasks_of_head, workers_for(here * tasks_of_head), pack,
-                          interrupted) ||
-            !parallel_for(here * shared * panels, count, attend, interrupted)) {
+        if (!parallel_for(here * tasks_of_head, workers_for(here * tasks_of_head, p.operations()),
+                          pack, interrupted) ||
+            !parallel_for(here * shared * parts_of_head, count, attend, interrupted)) {
             return false;
         }
     }

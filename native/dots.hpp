@@ -1,6 +1,10 @@
 // Attention by dot-product instructions on bfloat16: what the driver (dots.cpp) and a kernel unit
 // (dots.inl.hpp) share. Plain data only, as in kernels.hpp.
 //
+// Where these instructions are so quick that several of them beat one multiply-add of floats, a
+// number of another dtype is the sum of several bfloat16, its parts: three for float32, whose 24
+// bits are three times 8, two for float16. A product is then a sum of products of parts.
+//
 // Everything is cut into tiles of 16 rows of 64 bytes. Where a product multiplies pairs, as the
 // instructions do, a row holds 16 pairs of bfloat16: of one key along D, of one value column along
 // the keys, or, on the other side, of the 16 queries of a tile.
@@ -21,8 +25,8 @@ constexpr int64_t tiles(int64_t n, int64_t size) {
 
 // A head's keys and values in the order in which they are read; zero beyond S, D and E.
 struct Packed {
-    uint16_t* k;  // [S / 32][2][D / 32][16 keys][32]
-    uint16_t* v;  // [S / 32][E / 16][16 columns][32 keys]
+    uint16_t* k;  // [S / 32][2][parts][D / 32][16 keys][32]
+    uint16_t* v;  // [S / 32][E / 16][parts][16 columns][32 keys]
     // Of each group: the square of the longest key's norm, and the largest value's magnitude;
     // infinite where one is not finite.
     float *length, *magnitude;  // [S / 32]
@@ -35,11 +39,14 @@ struct DotPanel {
     double s_factor, cap_factor, sink;  // as in Panel
     bool biased, wants_lse;
     bool bounded;  // every score is so near to 0 that the weights need no reference; m stays 0
-    uint16_t* qt;  // [D / 32][4][16 pairs][16 queries][2]
+    uint16_t* qt;  // [parts][D / 32][4][16 pairs][16 queries][2]
     float* s;      // [2 groups][4][32 keys][16 queries]
-    uint16_t* p;   // [4 groups][4][16 pairs of keys][16 queries][2]: weights
-    float* o;      // [E / 16 or one more][4][16][16]: row E is the sum of the rounded weights
+    uint16_t* p;   // [4 groups][parts][4][16 pairs of keys][16 queries][2]: weights
+    float* o;      // [E / 16 or one more][4][16][16]: row E is what the others are divided by
     float *m, *l;  // [kPanel]: reference; sum of the weights before rounding, if lse is wanted
+    // Of parts: outputs of the block at hand, [4][16][16]; its sums of weights, and a group's,
+    // [2][kPanel].
+    float *fresh, *sums;
 };
 
 // Groups [begin, begin + groups) of the keys. `visible` and `bias` as in Block, [32 * groups].
@@ -50,10 +57,12 @@ struct DotBlock {
 };
 
 struct Dots {
+    int parts;  // of a number
     // Packs group `group` of k and v.
     void (*pack)(const Matrix& k, const Matrix& v, int64_t S, int64_t D, int64_t E, int64_t group,
                  const Packed& out);
-    void (*begin)(DotPanel& panel);
+    // False where parts cannot hold what stands there: what is not finite, or hardly.
+    bool (*begin)(DotPanel& panel);
     void (*attend)(DotPanel& panel, const DotBlock& block);
     void (*finish)(DotPanel& panel, const Matrix& out);
 

@@ -1,5 +1,6 @@
 // The forward pass of one panel in bfloat16, the products by dot-product instructions, everything
-// between them in float32: S^T = K Q^T, weights, O^T += V^T P, 128 keys at a time.
+// between them in float32: S^T = K Q^T, weights, O^T += V^T P, 128 keys at a time. What float32 and
+// float16 share with it (sums.inl.hpp) takes a Form: how a number becomes bfloat16.
 //
 // Weights are rounded to bfloat16 for their product, and the output is divided by the sum of the
 // rounded ones: it is a row of ones below the values, so that the product sums them itself. The lse
@@ -42,6 +43,12 @@ inline float* output_row(const DotPanel& panel, int64_t e, int64_t column) {
 
 // -- packing
 
+// NaN as infinite.
+inline float greater_of(float most, float x) {
+    return x <= most ? most : x == x ? x : __builtin_inff();
+}
+
+template <class Form>
 inline void pack_keys(const Matrix& k, int64_t count, int64_t D, uint16_t* out,
                       float& square_length) {
     const int64_t steps = tiles(D, 32);
@@ -49,104 +56,118 @@ inline void pack_keys(const Matrix& k, int64_t count, int64_t D, uint16_t* out,
     for (int64_t i = 0; i < kGroup; ++i) {
         Floats squares = Lanes::set1(0);
         for (int64_t step = 0; step < steps; ++step) {
-            const Pairs::Vec x =
-                i < count ? Pairs::load_row(k, i, step * 32, D - step * 32) : Pairs::none();
-            squares = Pairs::add_squares(squares, x);
-            Pairs::store(out + ((i / kTile) * steps + step) * kTileSize + i % kTile * 32, x);
+            Pairs::Vec x[Form::kParts] = {};
+            if (i < count) Form::row(k, i, step * 32, D - step * 32, x, squares);
+            for (int part = 0; part < Form::kParts; ++part) {
+                const int64_t tile = (i / kTile * Form::kParts + part) * steps + step;
+                Pairs::store(out + tile * kTileSize + i % kTile * 32, x[part]);
+            }
         }
-        const float sum = Pairs::sum(squares);
-        if (!(sum <= most)) most = sum == sum ? sum : __builtin_inff();
+        most = greater_of(most, Pairs::sum(squares));
     }
     square_length = most;
 }
 
+template <class Form>
 inline void pack_values(const Matrix& v, int64_t count, int64_t E, uint16_t* out,
                         float& magnitude) {
     Pairs::Vec most = Pairs::none();
-    for (int64_t e = 0; e < E; e += kTile, out += kTileSize) {
+    for (int64_t e = 0; e < E; e += kTile) {
         const int64_t left = E - e < kTile ? E - e : kTile;
-        const auto row = [&](int64_t i) {
-            const Pairs::Vec x = i < count ? Pairs::load_row(v, i, e, left) : Pairs::none();
-            most = Pairs::larger(most, x);
-            return x;
-        };
-        Floats square[kTile];
+        Floats square[Form::kParts][kTile];
         for (int64_t i = 0; i < kTile; ++i) {
-            const Pairs::Vec even = row(2 * i), odd = row(2 * i + 1);
-            square[i] = _mm512_castsi512_ps(Pairs::interleave(even, odd));
+            Pairs::Vec x[Form::kParts];
+            Form::two_rows(v, 2 * i, count, e, left, x, most);
+            for (int part = 0; part < Form::kParts; ++part) {
+                square[part][i] = _mm512_castsi512_ps(x[part]);
+            }
         }
-        Lanes::transpose(square);
-        for (int64_t i = 0; i < kTile; ++i) {
-            Pairs::store(out + i * 32, _mm512_castps_si512(square[i]));
+        for (int part = 0; part < Form::kParts; ++part, out += kTileSize) {
+            Lanes::transpose(square[part]);
+            for (int64_t i = 0; i < kTile; ++i) {
+                Pairs::store(out + i * 32, _mm512_castps_si512(square[part][i]));
+            }
+            // Values end inside this tile: the row of ones follows them.
+            if (part == 0 && left < kTile) Pairs::store(out + left * 32, _mm512_set1_epi16(0x3f80));
         }
-        // Values end inside this tile: the row of ones follows them.
-        if (left < kTile) Pairs::store(out + left * 32, _mm512_set1_epi16(0x3f80));
     }
-    magnitude = Pairs::largest(most);
+    magnitude = Form::largest(most);
 }
 
+template <class Form>
 void pack(const Matrix& k, const Matrix& v, int64_t S, int64_t D, int64_t E, int64_t group,
           const Packed& out) {
     const int64_t begin = group * kGroup, count = S - begin < kGroup ? S - begin : kGroup;
+    const int64_t size = Form::kParts * kTileSize;
     const auto from = [&](const Matrix& m) {
-        const uint16_t* data = static_cast<const uint16_t*>(m.data) + begin * m.row;
-        return Matrix{data, m.row, m.col, m.dtype};
+        const int64_t bytes = m.dtype == DType::f32 ? 4 : 2;
+        return Matrix{static_cast<const char*>(m.data) + begin * m.row * bytes, m.row, m.col,
+                      m.dtype};
     };
-    pack_keys(from(k), count, D, out.k + group * 2 * tiles(D, 32) * kTileSize, out.length[group]);
-    pack_values(from(v), count, E, out.v + group * tiles(E, kTile) * kTileSize,
-                out.magnitude[group]);
+    pack_keys<Form>(from(k), count, D, out.k + group * 2 * tiles(D, 32) * size, out.length[group]);
+    pack_values<Form>(from(v), count, E, out.v + group * tiles(E, kTile) * size,
+                      out.magnitude[group]);
 }
 
 // -- the panel
 
 // Packs q; returns the square of the longest query's norm, infinite where one is not finite.
+template <class Form>
 inline float pack_queries(const DotPanel& panel) {
+    const int64_t steps = tiles(panel.D, 32);
     float most = 0;
     for (int64_t column = 0; column < kColumns; ++column) {
-        Floats squares = Lanes::set1(0);
-        for (int64_t step = 0; step < tiles(panel.D, 32); ++step) {
-            Floats square[kTile];
+        Floats squares[kTile];
+        for (Floats& x : squares) x = Lanes::set1(0);
+        for (int64_t step = 0; step < steps; ++step) {
+            Floats square[Form::kParts][kTile];
             for (int64_t i = 0; i < kTile; ++i) {
                 const int64_t row = column * kTile + i;
-                const Pairs::Vec x =
-                    row < panel.rows ? Pairs::load_row(panel.q, row, step * 32, panel.D - step * 32)
-                                     : Pairs::none();
-                square[i] = _mm512_castsi512_ps(x);
+                Pairs::Vec x[Form::kParts] = {};
+                if (row < panel.rows) {
+                    Form::row(panel.q, row, step * 32, panel.D - step * 32, x, squares[i]);
+                }
+                for (int part = 0; part < Form::kParts; ++part) {
+                    square[part][i] = _mm512_castsi512_ps(x[part]);
+                }
             }
-            Lanes::transpose(square);
-            uint16_t* out = panel.qt + (step * kColumns + column) * kTileSize;
-            for (int64_t i = 0; i < kTile; ++i) {
-                const Pairs::Vec x = _mm512_castps_si512(square[i]);
-                squares = Pairs::add_squares(squares, x);
-                Pairs::store(out + i * 32, x);
+            for (int part = 0; part < Form::kParts; ++part) {
+                Lanes::transpose(square[part]);
+                uint16_t* out = panel.qt + ((part * steps + step) * kColumns + column) * kTileSize;
+                for (int64_t i = 0; i < kTile; ++i) {
+                    Pairs::store(out + i * 32, _mm512_castps_si512(square[part][i]));
+                }
             }
         }
-        float sums[kTile];
-        Lanes::store(sums, squares);
-        for (const float sum : sums) {
-            if (!(sum <= most)) most = sum == sum ? sum : __builtin_inff();
-        }
+        for (const Floats x : squares) most = greater_of(most, Pairs::sum(x));
+    }
+    return most;
+}
+
+struct Sizes {
+    float query = 0, key = 0, value = 0;  // squares of the longest norms; the largest magnitude
+};
+
+inline Sizes sizes_of(const DotPanel& panel, float query) {
+    Sizes most = {query, 0, 0};
+    for (int64_t g = 0; g < tiles(panel.S, kGroup); ++g) {
+        most.key = panel.kv.length[g] > most.key ? panel.kv.length[g] : most.key;
+        most.value = panel.kv.magnitude[g] > most.value ? panel.kv.magnitude[g] : most.value;
     }
     return most;
 }
 
 // Whether |scores|, in log2 units, are at most kBound, by Cauchy and Schwarz, and values neither so
 // large nor so small that weights of that size would carry them out of range.
-inline bool is_bounded(const DotPanel& panel, float query_length) {
+inline bool is_bounded(const DotPanel& panel, const Sizes& sizes) {
     if (panel.cap_factor != 0 || panel.biased) return false;
     if (!(panel.sink == kFarDown) && !(__builtin_fabs(panel.sink) <= kBound)) return false;
-    float length = 0, magnitude = 0;
-    for (int64_t g = 0; g < tiles(panel.S, kGroup); ++g) {
-        length = panel.kv.length[g] > length ? panel.kv.length[g] : length;
-        magnitude = panel.kv.magnitude[g] > magnitude ? panel.kv.magnitude[g] : magnitude;
-    }
-    const double factor = panel.s_factor, square = factor * factor * query_length * length;
-    return square <= kBound * kBound && magnitude >= 0x1p-40f && magnitude <= 0x1p60f;
+    const double factor = panel.s_factor, square = factor * factor * sizes.query * sizes.key;
+    return square <= kBound * kBound && sizes.value >= 0x1p-40f && sizes.value <= 0x1p60f;
 }
 
-void begin(DotPanel& panel) {
-    Tiles::begin();
-    panel.bounded = is_bounded(panel, pack_queries(panel));
+// Clears the state.
+inline void begin_state(DotPanel& panel) {
     // An infinite sink would divide inf by inf: NaN, as of any score.
     const float sink = panel.sink == -kFarDown ? __builtin_nanf("") : float(panel.sink);
     const bool has_sink = !(sink == kFarDown);
@@ -162,6 +183,12 @@ void begin(DotPanel& panel) {
     for (int64_t column = 0; column < kColumns; ++column) {
         Lanes::store(output_row(panel, panel.E, column), Lanes::set1(weight));
     }
+}
+
+bool begin(DotPanel& panel) {
+    panel.bounded = is_bounded(panel, sizes_of(panel, pack_queries<Whole>(panel)));
+    begin_state(panel);
+    return true;
 }
 
 // Weights of a group's keys for a tile of queries, in pairs of keys. `seen` hides keys after the
@@ -204,10 +231,11 @@ inline float* scores_of(const DotPanel& panel, int64_t group, int64_t column) {
 }
 
 // Adjusts the scores of some groups for one tile of queries, and moves references up that they pass
-// by more than the slack. A row that has seen no key yet takes the maximum whatever it is. NaN
-// moves nothing: it reaches l and o through the weights.
+// by more than the slack; before the first that moves, calls before(). A row that has seen no key
+// yet takes the maximum whatever it is. NaN moves nothing: it reaches l and o through the weights.
+template <class Before>
 inline void settle(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end,
-                   int64_t column) {
+                   int64_t column, Before&& before) {
     const int64_t lane = column * kTile;
     const Floats lowest = Lanes::set1(kFarDown), zero = Lanes::set1(0);
     Floats top = lowest;
@@ -222,6 +250,7 @@ inline void settle(const DotPanel& panel, const DotBlock& block, int64_t begin, 
     const auto grows =
         Lanes::either(fresh, Lanes::greater(Lanes::sub(top, m), Lanes::set1(kSlackOfDots)));
     if (!Lanes::any(grows)) return;
+    before();
     const Floats to = Lanes::select(grows, top, m);
     const Floats fall = Lanes::select(grows, Lanes::sub(m, top), zero);
     const Floats factor = Lanes::select(fresh, Lanes::set1(1), exp2<float>(fall));
@@ -238,7 +267,7 @@ void weigh_groups(const DotPanel& panel, const DotBlock& block, int64_t begin, i
     const int64_t lane = column * kTile;
     Floats factor = Lanes::set1(float(panel.s_factor)), shift = zero;
     if (!panel.bounded) {
-        settle(panel, block, begin, end, column);
+        settle(panel, block, begin, end, column, [] {});
         factor = Lanes::set1(1);
         const Floats m = Lanes::load(panel.m + lane);
         shift = Lanes::select(Lanes::equal(m, lowest), zero, m);
@@ -322,6 +351,7 @@ void attend_groups(const DotPanel& panel, const DotBlock& block) {
 }
 
 void attend(DotPanel& panel, const DotBlock& block) {
+    Tiles::begin();
     if (panel.bounded) return attend_groups(panel, block);
     // References may move with each set of scores: the weights before must have met their values.
     for (int64_t begin = 0; begin < block.groups; begin += kGroupsOfScores) {
@@ -353,7 +383,8 @@ void finish(DotPanel& panel, const Matrix& out) {
 }
 
 constexpr Dots dots() {
-    return {.pack = pack,
+    return {.parts = 1,
+            .pack = pack<Whole>,
             .begin = begin,
             .attend = attend,
             .finish = finish,

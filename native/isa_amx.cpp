@@ -1,10 +1,10 @@
 // clang-format off: the instruction set comes before what is written in its terms
 #include "simd_avx512.hpp"
 #include "simd_amx.hpp"
-#include "dots.inl.hpp"
+#include "sums.inl.hpp"
 // clang-format on
 
 namespace clearhead {
-extern const Dots dots_amx;
-const Dots dots_amx = dots();
+extern const Dots bfloats_amx, halves_amx, floats_amx;
+const Dots bfloats_amx = dots(), halves_amx = sums<2>(), floats_amx = sums<3>();
 }  // namespace clearhead

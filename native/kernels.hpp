@@ -114,7 +114,7 @@ struct RowStates {
 };
 
 struct Watch;  // what observation keeps: watch.hpp
-struct Dots;   // attention in bfloat16 by dot-product instructions: dots.hpp
+struct Dots;   // attention by dot-product instructions on bfloat16: dots.hpp
 
 // What an instruction set gives. Index 0 works in float, 1 in double.
 struct Kernels {
@@ -166,7 +166,7 @@ struct Kernels {
     // against. Returns the bytes read.
     int64_t (*read_all[2])(const void* data, int64_t bytes);
 
-    const Dots* dots = nullptr;  // null: bfloat16 is converted to float
+    const Dots* dots[4] = {};  // by DType; null: as float
 };
 
 }  // namespace clearhead

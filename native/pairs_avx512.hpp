@@ -1,11 +1,12 @@
-// Vectors of 32 bfloat16, or 16 pairs of them, and weights that become such: what a unit for
-// dot-product instructions needs beside simd_avx512.hpp.
+// Vectors of 32 bfloat16, or 16 pairs of them; numbers and weights that become such, or sums of
+// such: what a unit for dot-product instructions needs beside simd_avx512.hpp.
 #pragma once
 #include <immintrin.h>
 
 #include <cstdint>
 
 #include "dots.hpp"
+#include "tile.inl.hpp"
 
 namespace clearhead {
 namespace {
@@ -52,8 +53,100 @@ struct Pairs {
         return __builtin_bit_cast(float, (most < 0x7f80 ? most : 0x7f80) << 16);
     }
 
+    // 16 pairs of which `even` and `odd` hold the halves, each in the upper half of its lanes.
+    static Vec join(Vec even, Vec odd) {
+        return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(even, 16), odd);
+    }
+    // x as a sum of N bfloat16, each the nearest to what those before it leave, in the upper half
+    // of its lanes. Three hold any float of at least 2^-110, two any float16.
+    template <int N>
+    static void split(Floats x, Vec (&part)[N]) {
+        for (Vec& p : part) x = leave(x, p = add_half(x));
+    }
+    // The same of a weight, which is not negative: its first part is cut off, which is quicker.
+    // What follows is rounded, or the sum of products would lose a little of every weight.
+    static void split_weight(Floats x, Vec (&part)[3]) {
+        const Floats rest = leave(x, part[0] = _mm512_castps_si512(x));
+        part[2] = _mm512_castps_si512(leave(rest, part[1] = add_half(rest)));
+    }
+    static void split_weight(Floats x, Vec (&part)[2]) {
+        part[1] = add_half(leave(x, part[0] = _mm512_castps_si512(x)));
+    }
+
   private:
+    static Vec add_half(Floats x) {
+        return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+    }
+    static Floats leave(Floats x, Vec part) { return _mm512_sub_ps(x, odd(part)); }
     static __mmask32 first(int64_t n) { return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1; }
+};
+
+// How the numbers of a dtype become bfloat16: each as itself.
+struct Whole {
+    static constexpr int kParts = 1;
+    using Vec = Pairs::Vec;
+
+    // Elements j, j + 1, ... of row i, 32 in all, those from n on 0; adds their squares.
+    static void row(const Matrix& m, int64_t i, int64_t j, int64_t n, Vec (&out)[1],
+                    Pairs::Floats& squares) {
+        out[0] = Pairs::load_row(m, i, j, n);
+        squares = Pairs::add_squares(squares, out[0]);
+    }
+    // Elements j, ..., 16 in all, of rows i and i + 1 in pairs; `count` rows are there.
+    static void two_rows(const Matrix& m, int64_t i, int64_t count, int64_t j, int64_t n,
+                         Vec (&out)[1], Vec& most) {
+        const auto row = [&](int64_t r) {
+            const Vec x = r < count ? Pairs::load_row(m, r, j, n) : Pairs::none();
+            most = Pairs::larger(most, x);
+            return x;
+        };
+        const Vec even = row(i), odd = row(i + 1);
+        out[0] = Pairs::interleave(even, odd);
+    }
+    static float largest(Vec most) { return Pairs::largest(most); }
+};
+
+// Or as a sum of N. In pairs along a row, element j goes with j + 16.
+template <int N>
+struct Sum {
+    static constexpr int kParts = N;
+    using Vec = Pairs::Vec;
+
+    static void row(const Matrix& m, int64_t i, int64_t j, int64_t n, Vec (&out)[N],
+                    Pairs::Floats& squares) {
+        const auto load = [&](int64_t from) {
+            const Pairs::Floats x =
+                from < n ? load_row<float>(m, i, j + from, n - from) : _mm512_setzero_ps();
+            squares = _mm512_fmadd_ps(x, x, squares);
+            return x;
+        };
+        const Pairs::Floats first = load(0), second = load(kTile);
+        join(first, second, out);
+    }
+    static void two_rows(const Matrix& m, int64_t i, int64_t count, int64_t j, int64_t n,
+                         Vec (&out)[N], Vec& most) {
+        const auto load = [&](int64_t r) {
+            const Pairs::Floats x = r < count ? load_row<float>(m, r, j, n) : _mm512_setzero_ps();
+            const Vec bits = _mm512_castps_si512(x);
+            most = _mm512_max_epi32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+            return x;
+        };
+        const Pairs::Floats even = load(i), odd = load(i + 1);
+        join(even, odd, out);
+    }
+    static float largest(Vec most) {
+        constexpr int kInfinity = 0x7f800000;
+        const int bits = _mm512_reduce_max_epi32(most);
+        return __builtin_bit_cast(float, bits < kInfinity ? bits : kInfinity);
+    }
+
+  private:
+    static void join(Pairs::Floats even, Pairs::Floats odd, Vec (&out)[N]) {
+        Vec a[N], b[N];
+        Pairs::split(even, a);
+        Pairs::split(odd, b);
+        for (int part = 0; part < N; ++part) out[part] = Pairs::join(a[part], b[part]);
+    }
 };
 
 // 2^x = 2^n 2^r with n = floor(x) and r in [0, 1): 2^r by a polynomial of least largest error
@@ -102,8 +195,7 @@ struct Weights {
         return _mm512_maskz_scalef_ps(seen, y, x[i]);
     }
     static Pairs::Vec pair(Floats even, Floats odd) {
-        const Pairs::Vec low = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
-        return _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_castps_si512(odd));
+        return Pairs::join(_mm512_castps_si512(even), _mm512_castps_si512(odd));
     }
 };
 

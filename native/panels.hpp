@@ -3,33 +3,29 @@
 #pragma once
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <initializer_list>
 #include <limits>
-#include <memory>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "caches.hpp"
 #include "mask.hpp"
+#include "memory.hpp"
 #include "problem.hpp"
 
 namespace clearhead {
 
-// Aligned memory for a worker, cut into pieces. Allocated before the work starts: once it runs,
-// nothing can fail.
+// Aligned memory for a worker, cut into pieces. Taken before the work starts: once it runs, nothing
+// can fail.
 template <class Real>
 class Scratch {
   public:
     explicit Scratch(std::initializer_list<int64_t> sizes) {
-        int64_t total = 0;
+        int64_t total = aligned(16);
         for (const int64_t size : sizes) total += aligned(size);
-        memory_.reset(
-            static_cast<Real*>(std::aligned_alloc(64, (total + aligned(16)) * sizeof(Real))));
-        if (!memory_) throw std::bad_alloc();
-        next_ = memory_.get();
+        memory_ = borrow(total * sizeof(Real));
+        next_ = static_cast<Real*>(memory_.get());
     }
     Real* take(int64_t size) { return std::exchange(next_, next_ + aligned(size)); }
 
@@ -38,7 +34,7 @@ class Scratch {
         constexpr int64_t unit = 64 / sizeof(Real);
         return (n + unit - 1) / unit * unit;
     }
-    std::unique_ptr<Real, decltype([](Real* p) { std::free(p); })> memory_;
+    Memory memory_;
     Real* next_;
 };
 

@@ -8,6 +8,29 @@
 namespace clearhead {
 namespace {
 
+// Which products of the parts of two numbers count: those of part i of one and part j of the other
+// with i + j <= Limit, the small ones first, each sharing a factor with the one before it.
+template <int Parts, int Limit>
+struct Order {
+    struct Pair {
+        int a, b;
+    };
+    static constexpr int count() {
+        int n = 0;
+        for (int a = 0; a < Parts; ++a) n += Limit - a + 1 < Parts ? Limit - a + 1 : Parts;
+        return n;
+    }
+    static constexpr int kSmall = count() - 1;  // all but (0, 0)
+    static constexpr Pair pair(int i) {
+        for (int a = Parts - 1; a >= 0; --a) {
+            for (int b = a == 0; b < Parts && a + b <= Limit; ++b) {
+                if (i-- == 0) return {a, b};
+            }
+        }
+        return {0, 0};
+    }
+};
+
 struct Tiles {
     // Tile t has 16 rows of 64 bytes, for every t.
     static void begin() {
@@ -40,12 +63,42 @@ struct Tiles {
         mix_groups<4>(v, stride, p, o);
     }
 
+    // A factor of a product of sums: two tiles, `second` apart, for each part and each step along
+    // what the product sums over.
+    struct Factor {
+        const uint16_t* data;
+        int64_t second, part, step;
+    };
+
+    // C = A B for two tiles of A and two of B (`Both` false: one of A), each number a sum of parts.
+    // Of the products of parts only those of `Order` are formed, the small ones first: what comes
+    // last then is rounded as often as if it were alone. Calls between() after every few products,
+    // for what the processor may do meanwhile. C is out[a][b], `across` floats from one b to the
+    // next.
+    template <class Order, bool Both, class Between>
+    static inline __attribute__((always_inline)) void multiply(const Factor& a, const Factor& b,
+                                                               int64_t steps, float* out,
+                                                               int64_t across, Between& between) {
+        zero<0>(), zero<1>(), zero<2>(), zero<3>();
+        for (int64_t step = 0; step < steps; ++step) {
+            products<Order, Both, 0>(a, b, step, between);
+        }
+        for (int64_t step = 0; step < steps; ++step) {
+            load_first<Both>(a.data + step * a.step, a.second);
+            load_second(b.data + step * b.step, b.second);
+            square<Both>();
+            between();
+        }
+        store<0>(out), store<1>(out + across);
+        if constexpr (Both) store<2>(out + kFloats), store<3>(out + across + kFloats);
+    }
+
     static int64_t multiply_adds(int64_t n) {
         begin();
         zero<0>(), zero<1>(), zero<2>(), zero<3>();
         zero<4>(), zero<5>(), zero<6>(), zero<7>();
         for (int64_t round = 0; round < n; ++round) {
-            dot<0, 4, 6>(), dot<1, 4, 7>(), dot<2, 5, 6>(), dot<3, 5, 7>();
+            square<true>();
         }
         end();
         return n * 4 * 2 * kTile * kTile * kGroup;
@@ -72,6 +125,37 @@ struct Tiles {
     template <int C, int A, int B>
     static void dot() {
         asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
+
+    template <bool Both>
+    static void load_first(const uint16_t* from, int64_t second) {
+        load<4>(from);
+        if constexpr (Both) load<5>(from + second);
+    }
+    static void load_second(const uint16_t* from, int64_t second) {
+        load<6>(from), load<7>(from + second);
+    }
+    template <bool Both>
+    static void square() {
+        dot<0, 4, 6>(), dot<1, 4, 7>();
+        if constexpr (Both) dot<2, 5, 6>(), dot<3, 5, 7>();
+    }
+    // The products of parts from the I-th on, but for that of the first parts.
+    template <class Order, bool Both, int I, class Between>
+    static inline __attribute__((always_inline)) void products(const Factor& a, const Factor& b,
+                                                               int64_t step, Between& between) {
+        if constexpr (I < Order::kSmall) {
+            constexpr auto now = Order::pair(I), before = Order::pair(I ? I - 1 : 0);
+            if constexpr (I == 0 || now.a != before.a) {
+                load_first<Both>(a.data + now.a * a.part + step * a.step, a.second);
+            }
+            if constexpr (I == 0 || now.b != before.b) {
+                load_second(b.data + now.b * b.part + step * b.step, b.second);
+            }
+            square<Both>();
+            between();
+            products<Order, Both, I + 1>(a, b, step, between);
+        }
     }
 
     // A tile is stored while the next are at work: a store waits for its tile, and holds up what

@@ -1,0 +1,237 @@
+// The forward pass of one panel in float32 or float16 by instructions for bfloat16: each number is
+// the sum of its parts, and of the products of parts those are formed that float32 would not round
+// away. With three parts a product of sums is six products, each with an error below 2^-24 of what
+// it stands for.
+//
+// Weights are made of one group's scores while the tiles are at work on the scores of the next: six
+// products leave time for both. Sums of a block stand by themselves, as everywhere, and are then
+// added to those before it.
+// Included after dots.inl.hpp.
+#pragma once
+#include "dots.inl.hpp"
+
+namespace clearhead {
+namespace {
+
+// The numbers that parts hold to their last bit, or lose below 2^-126 of what counts in sums.
+constexpr float kMostSquare = 0x1p120f, kMostValue = 0x1p100f, kLeastValue = 0x1p-80f;
+constexpr double kMostFactor = 0x1p30;
+
+inline bool fits(const DotPanel& panel, const Sizes& sizes) {
+    return sizes.query <= kMostSquare && sizes.key <= kMostSquare && sizes.value <= kMostValue &&
+           (sizes.value >= kLeastValue || sizes.value == 0) &&
+           __builtin_fabs(panel.s_factor) <= kMostFactor;
+}
+
+template <int N>
+bool begin_sums(DotPanel& panel) {
+    const Sizes sizes = sizes_of(panel, pack_queries<Sum<N>>(panel));
+    if (!fits(panel, sizes)) return false;
+    panel.bounded = false;  // a reference costs nothing here
+    begin_state(panel);
+    for (int64_t r = 0; r < 2 * kPanel; r += kTile) Lanes::store(panel.sums + r, Lanes::set1(0));
+    return true;
+}
+
+// to += x, over n floats.
+inline void add(float* to, const float* x, int64_t n) {
+    for (int64_t i = 0; i < n; i += kTile) {
+        Lanes::store(to + i, Lanes::add(Lanes::load(to + i), Lanes::load(x + i)));
+    }
+}
+
+// The sums of weights of a block's groups that have been weighed, and of the group at hand.
+inline float* block_sums(const DotPanel& panel) {
+    return panel.sums;
+}
+inline float* group_sums(const DotPanel& panel) {
+    return panel.sums + kPanel;
+}
+
+// Moves a panel's row of sums to that of a longer stretch of keys.
+inline void move_sums(float* from, float* to) {
+    add(to, from, kPanel);
+    for (int64_t r = 0; r < kPanel; r += kTile) Lanes::store(from + r, Lanes::set1(0));
+}
+
+// Makes a group's scores into parts of weights, a `slots`-th of them at each call.
+template <int N>
+class Weighing {
+  public:
+    Weighing(const DotPanel& panel, const DotBlock& block, int64_t slots)
+        : panel_(panel), block_(block), slots_(slots) {}
+
+    // `factor`: what the scores still lack.
+    void start(int64_t group, double factor) {
+        group_ = group;
+        factor_ = Lanes::set1(float(factor));
+        at_ = due_ = 0;
+    }
+    inline __attribute__((always_inline)) void operator()() {
+        for (due_ += kPieces; due_ >= slots_ && at_ < kPieces; due_ -= slots_) piece(at_++);
+    }
+    void finish() {
+        while (at_ < kPieces) piece(at_++);
+    }
+
+  private:
+    static constexpr int64_t kKeys = 4, kPieces = kColumns * kGroup / kKeys;
+
+    // Four keys for one tile of queries.
+    inline __attribute__((always_inline)) void piece(int64_t at) {
+        const int64_t column = at / (kGroup / kKeys), key = at % (kGroup / kKeys) * kKeys;
+        const int64_t lane = column * kTile;
+        const Floats m = Lanes::load(panel_.m + lane), zero = Lanes::set1(0);
+        const Floats shift = Lanes::select(Lanes::equal(m, Lanes::set1(kFarDown)), zero, m);
+        const Weights<kKeys> weights(scores_of(panel_, group_, column) + key * kTile, factor_,
+                                     shift);
+        const uint64_t* seen = block_.visible ? block_.visible + group_ * kGroup + key : nullptr;
+        uint16_t* out = panel_.p + (group_ * N * kColumns + column) * kTileSize + key / 2 * 32;
+        Floats sum = Lanes::load(group_sums(panel_) + lane);
+        Pairs::Vec part[kKeys][N];
+#pragma GCC unroll 4
+        for (int i = 0; i < kKeys; ++i) {
+            const Floats w = weights.exact(i, seen ? __mmask16(seen[i] >> lane) : 0xffff);
+            sum = Lanes::add(sum, w);
+            Pairs::split_weight(w, part[i]);
+        }
+        Lanes::store(group_sums(panel_) + lane, sum);
+#pragma GCC unroll 4
+        for (int i = 0; i < kKeys; i += 2) {
+#pragma GCC unroll 3
+            for (int p = 0; p < N; ++p) {
+                Pairs::store(out + p * kColumns * kTileSize + i / 2 * 32,
+                             Pairs::join(part[i][p], part[i + 1][p]));
+            }
+        }
+    }
+
+    const DotPanel& panel_;
+    const DotBlock& block_;
+    Floats factor_;
+    int64_t slots_, due_ = 0, group_ = 0, at_ = kPieces;
+};
+
+// Two tiles of queries at a time, or all that are there.
+inline int64_t pairs_of_columns(const DotPanel& panel) {
+    return tiles(panel.rows, 2 * kTile);
+}
+
+template <int N, class Between>
+inline void score(const DotPanel& panel, const DotBlock& block, int64_t group, Between& between) {
+    const int64_t steps = tiles(panel.D, 32), size = N * steps * kTileSize;
+    const uint16_t* k = panel.kv.k + (block.begin + group) * 2 * size;
+    for (int64_t pair = 0; pair < pairs_of_columns(panel); ++pair) {
+        const Tiles::Factor keys = {k, size, steps * kTileSize, kTileSize};
+        const Tiles::Factor queries = {panel.qt + 2 * pair * kTileSize, kTileSize,
+                                       steps * kColumns * kTileSize, kColumns * kTileSize};
+        Tiles::multiply<Order<N, 2>, true>(keys, queries, steps, scores_of(panel, group, 2 * pair),
+                                           2 * kSquare, between);
+    }
+}
+
+// o and l += what groups [begin, end) of the block give.
+template <int N>
+void mix_sums(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end) {
+    const int64_t packed = tiles(panel.E, kTile), stride = packed * N * kTileSize;
+    const uint16_t* v = panel.kv.v + (block.begin + begin) * stride;
+    auto nothing = [] {};
+    for (int64_t e = 0; e < packed; e += 2) {
+        for (int64_t pair = 0; pair < pairs_of_columns(panel); ++pair) {
+            const Tiles::Factor values = {v + e * N * kTileSize, N * kTileSize, kTileSize, stride};
+            const Tiles::Factor weights = {panel.p + (begin * N * kColumns + 2 * pair) * kTileSize,
+                                           kTileSize, kColumns * kTileSize,
+                                           N * kColumns * kTileSize};
+            using Kept = Order<N, N - 1>;
+            float* out = output_row(panel, e * kTile, 2 * pair);
+            if (e + 1 < packed) {
+                Tiles::multiply<Kept, true>(values, weights, end - begin, panel.fresh, 2 * kSquare,
+                                            nothing);
+                add(out + kColumns * kSquare, panel.fresh + kSquare, kSquare);
+                add(out + (kColumns + 1) * kSquare, panel.fresh + 3 * kSquare, kSquare);
+            } else {
+                Tiles::multiply<Kept, false>(values, weights, end - begin, panel.fresh, 2 * kSquare,
+                                             nothing);
+            }
+            add(out, panel.fresh, kSquare);
+            add(out + kSquare, panel.fresh + 2 * kSquare, kSquare);
+        }
+    }
+    move_sums(block_sums(panel), panel.l);
+}
+
+// Whether the reference of some row must move before the weights of the group at hand can stay: it
+// has none yet, or the weights are large. Asked of their sums, it costs nothing for each score.
+inline bool outgrown(const DotPanel& panel) {
+    const Floats lowest = Lanes::set1(kFarDown);
+    const Floats most = Lanes::set1(kGroup << int(kSlackOfDots));
+    for (int64_t lane = 0; lane < panel.rows; lane += kTile) {
+        const Floats m = Lanes::load(panel.m + lane), sum = Lanes::load(group_sums(panel) + lane);
+        if (Lanes::any(Lanes::either(Lanes::equal(m, lowest), Lanes::greater(sum, most)))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+template <int N>
+void attend_sums(DotPanel& panel, const DotBlock& block) {
+    Tiles::begin();
+    const int64_t slots = pairs_of_columns(panel) * tiles(panel.D, 32) * Order<N, 2>::count();
+    const bool plain = panel.cap_factor == 0 && !panel.biased;
+    Weighing<N> weighing(panel, block, slots);
+    int64_t begin = 0;  // of the groups whose weights have not met their values
+    // Weights meet their values under the reference that they were made with.
+    const auto settle_group = [&](int64_t group) {
+        const auto before = [&] {
+            if (begin < group) mix_sums<N>(panel, block, begin, group);
+            begin = group;
+        };
+        for (int64_t column = 0; column < columns_of(panel); ++column) {
+            settle(panel, block, group, group + 1, column, before);
+        }
+        weighing.start(group, 1);
+    };
+    const auto finish_group = [&](int64_t group) {
+        weighing.finish();
+        if (plain && outgrown(panel)) {
+            for (int64_t r = 0; r < kPanel; r += kTile) {
+                Lanes::store(group_sums(panel) + r, Lanes::set1(0));
+            }
+            settle_group(group);
+            weighing.finish();
+        }
+        move_sums(group_sums(panel), block_sums(panel));
+    };
+    for (int64_t group = 0; group < block.groups; ++group) {
+        score<N>(panel, block, group, weighing);
+        if (group > 0) finish_group(group - 1);
+        if (plain) {
+            weighing.start(group, panel.s_factor);
+        } else {
+            settle_group(group);
+        }
+    }
+    finish_group(block.groups - 1);
+    mix_sums<N>(panel, block, begin, block.groups);
+}
+
+void finish_sums(DotPanel& panel, const Matrix& out) {
+    for (int64_t column = 0; column < kColumns; ++column) {
+        Lanes::store(output_row(panel, panel.E, column), Lanes::load(panel.l + column * kTile));
+    }
+    finish(panel, out);
+}
+
+template <int N>
+constexpr Dots sums() {
+    return {.parts = N,
+            .pack = pack<Sum<N>>,
+            .begin = begin_sums<N>,
+            .attend = attend_sums<N>,
+            .finish = finish_sums,
+            .multiply_adds = Tiles::multiply_adds};
+}
+
+}  // namespace
+}  // namespace clearhead
