@@ -66,6 +66,12 @@ Memory borrow(int64_t wanted) {
     return Memory(allocate(bytes), {bytes});
 }
 
+int64_t kept_bytes() {
+    Shelf& s = shelf();
+    const std::lock_guard hold(s.lock);
+    return s.bytes;
+}
+
 void GiveBack::operator()(void* memory) const noexcept {
     Shelf& s = shelf();
     const std::unique_lock hold(s.lock, std::try_to_lock);

@@ -17,4 +17,7 @@ using Memory = std::unique_ptr<void, GiveBack>;
 // forked child.
 Memory borrow(int64_t bytes);
 
+// Bytes that wait for whoever borrows next.
+int64_t kept_bytes();
+
 }  // namespace clearhead

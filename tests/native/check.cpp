@@ -1,10 +1,14 @@
 // The core without Python: every instruction set of the machine against the formula in long double,
 // on one thread and on several, and several calls at once. Built by the sanitizers' flags and by
 // cross-compilers (tests/test_native.py), where no interpreter would run.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -15,6 +19,7 @@
 #include "caches.hpp"
 #include "dispatch.hpp"
 #include "mask.hpp"
+#include "memory.hpp"
 #include "observe.hpp"
 #include "threads.hpp"
 
@@ -252,9 +257,80 @@ void check(const Size& n, DType dtype, bool causal) {
     }
 }
 
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+void check_memory() {
+    const auto starts = [](const Memory& m) { return reinterpret_cast<uintptr_t>(m.get()); };
+    Memory first = borrow(3 * kMiB), second = borrow(5 * kMiB);
+    std::memset(first.get(), 1, 3 * kMiB);
+    std::memset(second.get(), 2, 5 * kMiB);
+    expect(starts(first) % 64 == 0 && starts(second) % 64 == 0, "memory is aligned");
+    expect(*static_cast<char*>(first.get()) == 1, "two that are borrowed at once share nothing");
+    const uintptr_t of_first = starts(first), of_second = starts(second);
+    first.reset();
+    second.reset();
+    const int64_t kept = kept_bytes();
+    expect(kept >= 8 * kMiB, "what is given back is kept");
+    first = borrow(5 * kMiB);
+    expect(starts(first) == of_second, "who wants as much gets it again");
+    second = borrow(2 * kMiB + 1);
+    expect(starts(second) == of_first && kept_bytes() == kept - 4 * kMiB - 6 * kMiB,
+           "and so does who wants a little less");
+    second.reset();
+    const Memory small = borrow(kMiB);
+    expect(starts(small) != of_first, "but not who wants less than half");
+    first.reset();
+
+    std::vector<Memory> many;
+    for (int64_t i = 0; i < 9; ++i) many.push_back(borrow(7 * kMiB));
+    many.clear();
+    expect(kept_bytes() <= 32 * kMiB, "at most 32 MiB are kept");
+    const int64_t before = kept_bytes();
+    borrow(33 * kMiB).reset();
+    expect(kept_bytes() == before, "what is larger is not kept at all");
+    for (int64_t i = 0; i < 200; ++i) many.push_back(borrow(64 * (1 + i)));
+    many.clear();
+    expect(kept_bytes() <= 32 * kMiB, "nor too many small ones");
+}
+
+// Several threads borrow at once, and a child is forked from among them.
+void check_memory_of_many() {
+    std::atomic<bool> overwritten = false, enough = false;
+    std::vector<std::thread> borrowers;
+    for (int who = 1; who <= 4; ++who) {
+        borrowers.emplace_back([&, who] {
+            for (int64_t round = 0; round < 300 || !enough; ++round) {
+                const int64_t bytes = 64 + round * who * 7919 % 50'000;
+                const Memory mine = borrow(bytes);
+                char* const at = static_cast<char*>(mine.get());
+                std::memset(at, who, bytes);
+                if (at[0] != who || at[bytes - 1] != who || at[bytes / 2] != who) {
+                    overwritten = true;
+                }
+            }
+        });
+    }
+    for (int i = 0; i < 20; ++i) {
+        const pid_t child = fork();
+        if (child == 0) {
+            for (int64_t size = 64; size < 4 * kMiB; size *= 3)
+                *static_cast<char*>(borrow(size).get()) = 1;
+            _exit(0);
+        }
+        int status = 1;
+        expect(child > 0 && waitpid(child, &status, 0) == child && status == 0,
+               "a forked child borrows, whoever held the lock");
+    }
+    enough = true;
+    for (std::thread& borrower : borrowers) borrower.join();
+    expect(!overwritten, "no two threads have the same memory");
+}
+
 }  // namespace
 
 int main() {
+    check_memory();
+    check_memory_of_many();
     for (const Size& size : kSizes) {
         for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
             // Causal with more queries than keys leaves rows without a key; tests in Python see
