@@ -1,25 +1,16 @@
 #include "backward.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
-#include <thread>
 #include <vector>
 
-#include "panels.hpp"
+#include "chains.hpp"
+#include "gradient.hpp"
 #include "threads.hpp"
 
 namespace clearhead {
 namespace {
-
-// What the passes know of every query, [batch][head][T]; see GradientPanel.
-template <class Real>
-struct Statistics {
-    std::vector<Real> shift, delta, factor;
-
-    explicit Statistics(int64_t n) : shift(n), delta(n), factor(n) {}
-};
 
 template <class Real>
 struct GradientWorker {
@@ -58,27 +49,6 @@ struct GradientWorker {
     static int64_t whole_panels(int64_t n) { return (n + kPanel - 1) / kPanel * kPanel; }
 };
 
-// How far each task has come, where tasks add to the same places: a task may add at a step once the
-// one before it has passed that step. Tasks start in order, so the first of those at work never
-// waits; the order of the sums is fixed, whatever the number of threads.
-class Turns {
-  public:
-    explicit Turns(int64_t tasks) : steps_(tasks) {}
-
-    void wait(int64_t task, int64_t step) const {
-        for (int spin = 0; steps_[task - 1].load(std::memory_order_acquire) <= step; ++spin) {
-            if (spin > kSpins) std::this_thread::yield();
-        }
-    }
-    void pass(int64_t task, int64_t step) {
-        steps_[task].store(step + 1, std::memory_order_release);
-    }
-
-  private:
-    static constexpr int kSpins = 1000;
-    std::vector<std::atomic<int64_t>> steps_;
-};
-
 template <class Real>
 class Backward {
   public:
@@ -91,23 +61,24 @@ class Backward {
           interrupted_(interrupted),
           panels_(p.panels()),
           heads_(p.batches() * p.H),
-          stride_(padded(p.D)),
           statistics_(heads_ * p.T),
-          dq_({heads_ * p.T * stride_}),
-          turns_(p.batches() * p.G * key_panels()) {
-        q_sums_ = dq_.take(heads_ * p.T * stride_);
-        const int count = workers_for(std::max(heads_ * panels_, p.batches() * p.G * key_panels()));
-        workers_.reserve(count);
-        for (int i = 0; i < count; ++i) workers_.emplace_back(p);
+          sight_(p),
+          count_(workers_for(p.batches() * p.G * chain_length(), 2.5 * p.operations())),
+          chains_(p.batches() * p.G, chain_length(), count_),
+          sums_(p, std::min<int64_t>(count_, p.batches() * p.G)),
+          ready_(p.batches() * p.G),
+          turns_(p.batches() * p.G * sight_.key_panels()) {
+        workers_.reserve(count_);
+        for (int i = 0; i < count_; ++i) workers_.emplace_back(p);
     }
 
     bool run() {
-        return for_all(heads_ * panels_, [&](int64_t task, Worker& w) { queries(task, w); }) &&
-               for_all(heads_, [&](int64_t head, Worker&) { sink(head); }) && plan() &&
-               for_all(p_.batches() * p_.G * key_panels(),
-                       [&](int64_t task, Worker& w) { keys(task, w); }) &&
-               for_all(heads_ * panels_, [&](int64_t task, Worker&) { leave_queries(task); }) &&
-               bias();
+        return for_all(sight_.size(),
+                       [&](int64_t i, Worker& w) { sight_.fill(i, *w.veil.mask); }) &&
+               parallel_for(
+                   chains_.pieces(), count_, [&](int64_t, int worker) { piece(worker); },
+                   interrupted_) &&
+               sinks() && bias();
     }
 
   private:
@@ -120,11 +91,25 @@ class Backward {
     template <class F>
     bool for_all(int64_t n, F f) {
         return parallel_for(
-            n, std::min<int64_t>(workers_for(n), static_cast<int64_t>(workers_.size())),
+            n, static_cast<int>(std::min<int64_t>(workers_for(n), count_)),
             [&](int64_t task, int worker) { f(task, workers_[worker]); }, interrupted_);
     }
 
-    int64_t key_panels() const { return (p_.S + kPanel - 1) / kPanel; }
+    // A chain is a group of heads: first the statistics of its queries, a panel each, then its
+    // panels of keys.
+    int64_t query_pieces() const { return p_.H / p_.G * panels_; }
+    int64_t chain_length() const { return query_pieces() + sight_.key_panels(); }
+
+    void piece(int worker) {
+        const Chains::Piece at = chains_.take(worker);
+        if (at.index < query_pieces()) {
+            queries(at.chain * query_pieces() + at.index, workers_[worker]);
+            ready_.add(at.chain);
+        } else {
+            keys(at, at.index - query_pieces(), workers_[worker]);
+        }
+    }
+
     int64_t group(int64_t head) const { return head / (p_.H / p_.G); }
     int64_t query(const Place& at) const { return (at.batch * p_.H + at.head) * p_.T + at.t0; }
 
@@ -155,16 +140,10 @@ class Backward {
         });
     }
 
-    Place queries_of(int64_t task) const {
-        const int64_t head = task / panels_;
-        return p_.place(head / p_.H, head % p_.H, (panels_ - 1 - task % panels_) * kPanel);
-    }
-
-    Real* q_sums(const Place& at) { return q_sums_ + query(at) * stride_; }
-
     // The statistics of one panel of queries.
     void queries(int64_t task, Worker& w) {
-        const Place at = queries_of(task);
+        const int64_t head = task / panels_;
+        const Place at = p_.place(head / p_.H, head % p_.H, task % panels_ * kPanel);
         Real* const shifts = &statistics_.shift[query(at)];
         Real* const factors = &statistics_.factor[query(at)];
         const int64_t lse = p_.offset(p_.lse, at, at.head);
@@ -180,7 +159,6 @@ class Backward {
                 std::isfinite(x) ? std::exp2(static_cast<double>(shifts[r]) - x) : 1);
             if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
         }
-        std::fill_n(q_sums(at), at.rows * stride_, Real(0));
         // Nor where other instructions made the forward pass's scores: lse and out have none of the
         // errors of these.
         if (p_.q.dtype > DType::f32 || kernels_.dots[static_cast<int>(p_.q.dtype)]) {
@@ -217,16 +195,12 @@ class Backward {
         }
     }
 
-    // dq of one panel, once all keys have added to it.
-    void leave_queries(int64_t task) {
-        const Place at = queries_of(task);
-        kernels_.rows_out[kPrecision](q_sums(at), at.rows, p_.D, p_.scale,
-                                      matrix(p_, gradients_.q, at, at.head, at.t0));
+    // d loss / d sink = -(weight of the sink) * delta, summed over the queries.
+    bool sinks() {
+        return !gradients_.sink || for_all(heads_, [&](int64_t head, Worker&) { sink(head); });
     }
 
-    // d loss / d sink = -(weight of the sink) * delta, summed over the queries.
     void sink(int64_t head) {
-        if (!gradients_.sink) return;
         const Place at = p_.place(head / p_.H, head % p_.H, 0);
         const double logit = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
         double sum = 0;
@@ -240,58 +214,12 @@ class Backward {
         out[p_.offset(gradients_.sink, at, at.head)] = static_cast<Real>(sum);
     }
 
-    // Which stretches of keys each panel of queries sees: the second pass asks by keys.
-    bool plan() {
-        if (!p_.mask) return true;
-        plan_.resize(p_.batches() * panels_);
-        return for_all(static_cast<int64_t>(plan_.size()), [&](int64_t i, Worker& w) {
-            plan_[i] = w.veil.mask->runs(p_.place(i / panels_, 0, i % panels_ * kPanel));
-        });
-    }
-
-    Seen seen(int64_t batch, int64_t panel, int64_t s0, int64_t count) const {
-        if (!p_.mask) return Seen::all;
-        const std::vector<Run>& runs = plan_[batch * panels_ + panel];
-        auto run = std::upper_bound(runs.begin(), runs.end(), s0,
-                                    [](int64_t s, const Run& r) { return s < r.end; });
-        return run->end >= s0 + count ? run->seen : Seen::some;
-    }
-
-    // As lay_out, with the roles exchanged: word i of the bits is query at.t0 + i, bit r key s0 +
-    // r.
-    bool lay_out_keys(const Place& at, int64_t s0, int64_t count, Seen seen, Worker& w,
-                      GradientBlock& block) {
-        const uint64_t all = first_bits(count);
-        block.visible = nullptr;
-        block.bias = nullptr;
-        if (seen == Seen::all && p_.bias.kind == BiasKind::none) return true;
-        if (seen == Seen::some) {
-            std::fill(w.by_row.begin(), w.by_row.end(), 0);
-            w.veil.mask->bits(at, s0, count, w.by_row.data());
-            transpose_bits(w.by_row.data());
-        } else {
-            std::fill(w.by_row.begin(), w.by_row.end(), all);
-        }
-        if (p_.bias.kind != BiasKind::none) {
-            lay_out_bias(p_, kernels_, at, at.t0, at.rows, s0, count, true, w.veil.bias.data(),
-                         w.by_row.data());
-            block.bias = w.veil.bias.data();
-        }
-        uint64_t every = all, some = 0;
-        for (int64_t i = 0; i < at.rows; ++i) {
-            every &= w.by_row[i];
-            some |= w.by_row[i] & all;
-        }
-        if (every != all) block.visible = w.by_row.data();
-        return some != 0;
-    }
-
     // dk and dv of one panel of keys: all query heads of its group, all their queries. What it adds
-    // to dq comes after what the keys before it add.
-    void keys(int64_t task, Worker& w) {
-        const int64_t batch = task / key_panels() / p_.G, own = task / key_panels() % p_.G;
-        const int64_t s0 = task % key_panels() * kPanel, count = std::min(kPanel, p_.S - s0);
-        const int64_t heads = p_.H / p_.G;
+    // to dq comes after what the keys before it add; the last to add takes dq out.
+    void keys(const Chains::Piece& chain, int64_t index, Worker& w) {
+        const int64_t batch = chain.chain / p_.G, own = chain.chain % p_.G;
+        const int64_t s0 = index * kPanel, count = std::min(kPanel, p_.S - s0);
+        const int64_t heads = p_.H / p_.G, turn = chain.chain * sight_.key_panels() + index;
         GradientPanel& panel = w.panel;
         Place at = p_.place(batch, 0, 0);
         panel.lanes = count;
@@ -299,25 +227,37 @@ class Backward {
         panel.x = matrix(p_, p_.k, at, own, s0);
         panel.y = matrix(p_, p_.v, at, own, s0);
         kernels_.gradient_begin[kPrecision](panel);
+        ready_.wait(chain.chain, query_pieces());
         for (int64_t step = 0; step < heads * panels_; ++step) {
-            const int64_t head = own * heads + step / panels_, i = step % panels_;
-            const Seen how = seen(batch, i, s0, count);
-            if (how == Seen::none) continue;
-            at = p_.place(batch, head, i * kPanel);
-            panel.a = matrix(p_, p_.q, at, head, 0);
-            panel.b = matrix(p_, dout_, at, head, 0);
+            const int64_t i = step % panels_;
+            const Seen how = sight_.of(batch, i, s0, count);
+            const bool first = index == 0, last = index == sight_.last(batch, i);
+            if (how == Seen::none && !first && !last) continue;
+            at = p_.place(batch, own * heads + step / panels_, i * kPanel);
+            panel.a = matrix(p_, p_.q, at, at.head, 0);
+            panel.b = matrix(p_, dout_, at, at.head, 0);
             GradientBlock block = {{at.t0, at.rows, nullptr, nullptr},
                                    &statistics_.shift[query(at)],
                                    &statistics_.delta[query(at)],
                                    &statistics_.factor[query(at)]};
-            if (!lay_out_keys(at, s0, count, how, w, block)) continue;
-            kernels_.gradient_block[kPrecision](panel, block, GradientStep::keys);
-            if (s0 > 0) turns_.wait(task, step);
-            kernels_.gradient_rows[kPrecision](panel, block, q_sums(at));
-            turns_.pass(task, step);
+            const bool adds = how != Seen::none && lay_out_keys(p_, kernels_, at, s0, count, how,
+                                                                w.veil, w.by_row.data(), block);
+            Real* const sums = sums_.of(chain.slot, step / panels_ * p_.T + at.t0);
+            if (adds) kernels_.gradient_block[kPrecision](panel, block, GradientStep::keys);
+            if (first) {
+                std::fill_n(sums, at.rows * sums_.stride(), Real(0));
+            } else {
+                turns_.wait(turn - 1, step + 1);
+            }
+            if (adds) kernels_.gradient_rows[kPrecision](panel, block, sums);
+            if (last) {
+                kernels_.rows_out[kPrecision](sums, at.rows, p_.D, p_.scale,
+                                              matrix(p_, gradients_.q, at, at.head, at.t0));
+            }
+            turns_.pass(turn, step + 1);
         }
-        if (s0 > 0) turns_.wait(task, heads * panels_ - 1);
-        turns_.pass(task, heads * panels_ - 1);
+        if (index > 0) turns_.wait(turn - 1, heads * panels_);
+        turns_.pass(turn, heads * panels_);
         const auto leave = [&](const void* sums, int64_t cols, double by, const Array& to) {
             std::fill_n(factor(w), count, static_cast<Real>(by));
             kernels_.transpose_out[kPrecision](sums, count, cols, factor(w),
@@ -396,13 +336,14 @@ class Backward {
     const Gradients& gradients_;
     const Kernels& kernels_;
     const std::function<bool()>& interrupted_;
-    const int64_t panels_, heads_, stride_;
+    const int64_t panels_, heads_;
     Statistics<Real> statistics_;
-    Scratch<Real> dq_;
-    Real* q_sums_;  // [batch][head][T][stride_]: dq / scale
-    Turns turns_;
+    Sight sight_;
+    const int count_;
+    Chains chains_;
+    Sums<Real> sums_;
+    Turns ready_, turns_;  // pieces of queries by chain; steps of each panel of keys
     std::vector<Worker> workers_;
-    std::vector<std::vector<Run>> plan_;
 };
 
 }  // namespace

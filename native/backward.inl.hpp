@@ -217,34 +217,46 @@ void gradient_begin(GradientPanel& panel) {
 }
 
 template <class Real, bool ByLane>
-void gradient_steps(GradientPanel& panel, const GradientBlock& block, GradientStep step) {
-    const auto a =
-        source<Real>(panel.a, block.begin, block.count, panel.D, real<Real>(panel.a_rows));
-    for_columns<Real>(panel.lanes, [&]<int Vecs>(int64_t lane) {
-        for_rows<Real>(block.count, [&]<int Rows>(int64_t row) {
-            weights_tile<Real, Rows, Vecs, ByLane>(panel, block, a, row, lane);
+void gradient_steps(GradientPanel& panel, const GradientBlock& block, const Source<Real>& a,
+                    const Source<Real>& b, GradientStep step, const Stretch& at) {
+    const auto tiles = [&](auto tile) {
+        for_columns<Real>(at.begin, at.end, [&]<int Vecs>(int64_t lane) {
+            for_rows<Real>(at.to - at.from, [&]<int Rows>(int64_t row) {
+                tile.template operator()<Rows, Vecs>(at.from + row, lane);
+            });
         });
+    };
+    const auto mix_rows = [&](const Source<Real>& rows, int64_t columns, void* sums) {
+        const Block part = {block.begin + at.from, at.to - at.from,
+                            block.visible ? block.visible + at.from : nullptr, nullptr};
+        mix<Real>({rows.data + at.from * rows.row, rows.row, rows.col}, part, columns, at.begin,
+                  at.end, real<Real>(panel.p) + at.from * kPanel, real<Real>(sums));
+    };
+    tiles([&]<int Rows, int Vecs>(int64_t row, int64_t lane) {
+        weights_tile<Real, Rows, Vecs, ByLane>(panel, block, a, row, lane);
     });
     if (step == GradientStep::weights) return;
-    const auto b =
-        source<Real>(panel.b, block.begin, block.count, panel.E, real<Real>(panel.b_rows));
-    const Real* p = real<Real>(panel.p);
-    if (!ByLane) mix(b, block, panel.E, 0, panel.lanes, p, real<Real>(panel.dyt));
-    for_columns<Real>(panel.lanes, [&]<int Vecs>(int64_t lane) {
-        for_rows<Real>(block.count, [&]<int Rows>(int64_t row) {
-            gradient_tile<Real, Rows, Vecs, ByLane>(panel, block, b, step, row, lane);
-        });
+    if (!ByLane) mix_rows(b, panel.E, panel.dyt);
+    tiles([&]<int Rows, int Vecs>(int64_t row, int64_t lane) {
+        gradient_tile<Real, Rows, Vecs, ByLane>(panel, block, b, step, row, lane);
     });
-    if (!ByLane) mix(a, block, panel.D, 0, panel.lanes, p, real<Real>(panel.dxt));
+    if (!ByLane) mix_rows(a, panel.D, panel.dxt);
 }
 
 template <class Real>
 void gradient_block(GradientPanel& panel, const GradientBlock& block, GradientStep step) {
-    if (panel.by_lane) {
-        gradient_steps<Real, true>(panel, block, step);
-    } else {
-        gradient_steps<Real, false>(panel, block, step);
-    }
+    const auto a =
+        source<Real>(panel.a, block.begin, block.count, panel.D, real<Real>(panel.a_rows));
+    const auto b = step == GradientStep::weights ? Source<Real>{}
+                                                 : source<Real>(panel.b, block.begin, block.count,
+                                                                panel.E, real<Real>(panel.b_rows));
+    for_stretches<Real>(block, panel.lanes, [&](const Stretch& at) {
+        if (panel.by_lane) {
+            gradient_steps<Real, true>(panel, block, a, b, step, at);
+        } else {
+            gradient_steps<Real, false>(panel, block, a, b, step, at);
+        }
+    });
 }
 
 // The same where a NaN or an infinity stands in a key that some row does not see.
@@ -266,34 +278,44 @@ void visible_rows(const GradientPanel& panel, const Block& block, Real* da) {
     }
 }
 
+// da += p x, for `lanes` rows of x.
+template <class Real, int Rows, int Vecs>
+void rows_tile(const Real* p, int64_t lanes, const Real* x, Real* da, int64_t stride) {
+    using S = Simd<Real>;
+    Vec<Real> sum[Rows][Vecs];
+    clear<Real>(sum);
+    multiply<Real, Rows, Vecs>(p, kPanel, 1, lanes, x, sum);
+#pragma GCC unroll 8
+    for (int i = 0; i < Rows; ++i) {
+#pragma GCC unroll 8
+        for (int j = 0; j < Vecs; ++j) {
+            Real* const out = da + i * stride + j * S::kLanes;
+            S::store(out, S::add(S::load(out), sum[i][j]));
+        }
+    }
+}
+
 template <class Real>
 void gradient_rows(const GradientPanel& panel, const Block& block, void* da) {
-    using S = Simd<Real>;
     const int64_t stride = padded(panel.D);
     if (block.visible && !panel.x_finite) {
         visible_rows(panel, block, real<Real>(da));
         return;
     }
-    for (int64_t d = 0; d < panel.D; d += kPanel) {
-        for_columns<Real>(panel.D - d < kPanel ? panel.D - d : kPanel, [&]<int Vecs>(int64_t c) {
-            for_rows<Real>(block.count, [&]<int Rows>(int64_t row) {
-                Vec<Real> sum[Rows][Vecs];
-                clear<Real>(sum);
-                multiply<Real, Rows, Vecs>(real<Real>(panel.p) + row * kPanel, kPanel, 1,
-                                           panel.lanes, real<Real>(panel.x_rows) + d * kPanel + c,
-                                           sum);
-                Real* const out = real<Real>(da) + row * stride + d + c;
-#pragma GCC unroll 8
-                for (int i = 0; i < Rows; ++i) {
-#pragma GCC unroll 8
-                    for (int j = 0; j < Vecs; ++j) {
-                        Real* const o = out + i * stride + j * S::kLanes;
-                        S::store(o, S::add(S::load(o), sum[i][j]));
-                    }
-                }
+    for_stretches<Real>(block, panel.lanes, [&](const Stretch& at) {
+        for (int64_t d = 0; d < panel.D && at.begin < at.end; d += kPanel) {
+            const Real* const x = real<Real>(panel.x_rows) + (d + at.begin) * kPanel;
+            const int64_t columns = panel.D - d < kPanel ? panel.D - d : kPanel;
+            for_columns<Real>(columns, [&]<int Vecs>(int64_t c) {
+                for_rows<Real>(at.to - at.from, [&]<int Rows>(int64_t row) {
+                    const int64_t i = at.from + row;
+                    rows_tile<Real, Rows, Vecs>(real<Real>(panel.p) + i * kPanel + at.begin,
+                                                at.end - at.begin, x + c,
+                                                real<Real>(da) + i * stride + d + c, stride);
+                });
             });
-        });
-    }
+        }
+    });
 }
 
 template <class Real>

@@ -280,45 +280,18 @@ void attend_rows(const Panel& panel, const Block& block, int64_t begin, int64_t 
     mix(v, block, panel.E, begin, end, state.p, state.ot);
 }
 
-// The part of a block that starts at key `from` and that the same vectors of rows see: sets their
-// bounds. Along a diagonal, half of the pairs are hidden, and these steps leave out most of them.
-template <class Real>
-Block stretch(const Panel& panel, const Block& block, int64_t from, int64_t& begin, int64_t& end) {
-    constexpr int64_t kStep = 16;
-    constexpr int L = Simd<Real>::kLanes;
-    const auto bounds = [&](int64_t key, int64_t& low, int64_t& high) {
-        uint64_t seen = 0;
-        for (int64_t i = key; i < key + kStep && i < block.count; ++i) seen |= block.visible[i];
-        low = seen ? __builtin_ctzll(seen) / L * L : 0;
-        high = seen ? 64 - __builtin_clzll(seen) : 0;
-        high = high < panel.rows ? (high + L - 1) / L * L : panel.rows;
-    };
-    bounds(from, begin, end);
-    int64_t to = from + kStep;
-    for (int64_t low, high; to < block.count; to += kStep) {
-        bounds(to, low, high);
-        if (low != begin || high != end) break;
-    }
-    to = to < block.count ? to : block.count;
-    const Real* bias = static_cast<const Real*>(block.bias);
-    return {block.begin + from, to - from, block.visible + from,
-            bias ? bias + from * kPanel : nullptr};
-}
-
 template <class Real>
 void attend(Panel& panel, const Block& block) {
     using S = Simd<Real>;
     const State<Real> state(panel, 0);
     for (int64_t r = 0; r < kPanel; r += S::kLanes) S::store(state.l_block + r, S::set1(0));
-    if (!block.visible) {
-        attend_rows<Real>(panel, block, 0, panel.rows);
-    } else {
-        for (int64_t key = 0, begin, end; key < block.count;) {
-            const Block part = stretch<Real>(panel, block, key, begin, end);
-            attend_rows<Real>(panel, part, begin, end);
-            key += part.count;
-        }
-    }
+    const Real* bias = static_cast<const Real*>(block.bias);
+    for_stretches<Real>(block, panel.rows, [&](const Stretch& at) {
+        const Block part = {block.begin + at.from, at.to - at.from,
+                            block.visible ? block.visible + at.from : nullptr,
+                            bias ? bias + at.from * kPanel : nullptr};
+        attend_rows<Real>(panel, part, at.begin, at.end);
+    });
     for (int64_t r = 0; r < kPanel; r += S::kLanes) {
         S::store(state.l + r, S::add(S::load(state.l + r), S::load(state.l_block + r)));
     }

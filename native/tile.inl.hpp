@@ -306,6 +306,40 @@ inline void for_rows(int64_t count, F f) {
     for (; row < count; ++row) f.template operator()<1>(row);
 }
 
+// Rows [from, to) of a block and the lanes [begin, end), from a whole vector on, outside of which
+// none sees any of them.
+struct Stretch {
+    int64_t from, to, begin, end;
+};
+
+// Cuts a block into stretches: along a diagonal half of the pairs are hidden, and these steps leave
+// out most of them.
+template <class Real, class F>
+inline void for_stretches(const Block& block, int64_t lanes, F f) {
+    constexpr int64_t kStep = 16;
+    constexpr int L = Simd<Real>::kLanes;
+    if (!block.visible) return f(Stretch{0, block.count, 0, lanes});
+    const auto step = [&](int64_t from) {
+        const int64_t to = from + kStep < block.count ? from + kStep : block.count;
+        uint64_t seen = 0;
+        for (int64_t i = from; i < to; ++i) seen |= block.visible[i];
+        const int64_t begin = seen ? __builtin_ctzll(seen) / L * L : 0;
+        const int64_t end = seen ? (64 - __builtin_clzll(seen) + L - 1) / L * L : 0;
+        return Stretch{from, to, begin, end < lanes ? end : lanes};
+    };
+    for (Stretch now = step(0); now.from < block.count;) {
+        Stretch next = {block.count, block.count, 0, 0};
+        while (now.to < block.count) {
+            next = step(now.to);
+            if (next.begin != now.begin || next.end != now.end) break;
+            now.to = next.to;
+            next.from = next.to;
+        }
+        f(now);
+        now = next;
+    }
+}
+
 // sums[c, lanes] += sum over the block's rows i of rows[i, c] * p[i, lanes]. The block is summed on
 // its own and then added, so that rounding grows with the number of blocks, not of rows.
 template <class Real, int Columns, int Vecs>
@@ -335,22 +369,23 @@ void mix_columns(const Source<Real>& rows, int64_t count, int64_t columns, const
 template <class Real>
 bool all_finite(const Source<Real>& rows, int64_t count, int64_t columns) {
     using S = Simd<Real>;
-    constexpr int L = S::kLanes;
+    constexpr int L = S::kLanes, kAtOnce = 4;  // sums, so that none waits for its last addition
     const Matrix m = {rows.data, rows.row, rows.col, sizeof(Real) == 4 ? DType::f32 : DType::f64};
     const Vec<Real> zero = S::set1(0);
-    Vec<Real> sum = zero;
-    for (int64_t i = 0; i < count; ++i) {
-        int64_t c = 0;
-        if (rows.col == 1) {
-            for (; c + L <= columns; c += L) {
-                sum = S::fma(S::load(rows.data + i * rows.row + c), zero, sum);
+    Vec<Real> sum[kAtOnce] = {zero, zero, zero, zero};
+    for (int64_t i = 0; i < count; i += kAtOnce) {
+        for (int64_t c = 0; c < columns; c += L) {
+            const bool whole = rows.col == 1 && c + L <= columns;
+#pragma GCC unroll 4
+            for (int j = 0; j < kAtOnce; ++j) {
+                const int64_t row = i + j < count ? i + j : i;
+                const Vec<Real> x = whole ? S::load(rows.data + row * rows.row + c)
+                                          : load_row<Real>(m, row, c, columns - c);
+                sum[j] = S::fma(x, zero, sum[j]);
             }
         }
-        for (; c < columns; c += L) {
-            sum = S::fma(load_row<Real>(m, i, c, columns - c), zero, sum);
-        }
     }
-    return S::all(S::equal(sum, zero));
+    return S::all(S::equal(S::add(S::add(sum[0], sum[1]), S::add(sum[2], sum[3])), zero));
 }
 
 // The same sums where some lanes must not see some rows: 0 * x is not 0 if x is NaN or infinite.
