@@ -1,11 +1,11 @@
-"""float32 and float16 by dot-product instructions on bfloat16: every number the sum of its parts."""
+"""float32 and float16 by products of bfloat16 tiles: every number the sum of its parts."""
 
 import numpy as np
 import pytest
-from naive import WAYS, assert_within, budget, naive_forward
 
 import clearhead as ch
 from clearhead import _native, reference
+from naive import WAYS, assert_within, budget, naive_forward
 
 DOTS = [isa for isa in ch.available_isas() if isa == "amx"]
 pytestmark = pytest.mark.skipif(not DOTS, reason="a processor without dot products of bfloat16")
