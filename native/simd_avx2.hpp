@@ -14,7 +14,7 @@ template <>
 struct Simd<float> {
     using Vec = __m256;
     using Mask = __m256;
-    static constexpr int kLanes = 8, kTileRows = 3, kTileVecs = 4;
+    static constexpr int kLanes = 8, kTileRows = 6, kTileVecs = 2;
 
     static Vec set1(float x) { return _mm256_set1_ps(x); }
     static Vec load(const float* p) { return _mm256_loadu_ps(p); }
@@ -123,7 +123,7 @@ template <>
 struct Simd<double> {
     using Vec = __m256d;
     using Mask = __m256d;
-    static constexpr int kLanes = 4, kTileRows = 3, kTileVecs = 4;
+    static constexpr int kLanes = 4, kTileRows = 6, kTileVecs = 2;
 
     static Vec set1(double x) { return _mm256_set1_pd(x); }
     static Vec load(const double* p) { return _mm256_loadu_pd(p); }

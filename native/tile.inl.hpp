@@ -21,7 +21,8 @@ inline __attribute__((always_inline)) void clear(Vec<Real> (&sum)[Rows][Vecs]) {
 
 // sum[i][j] += sum over n < count of a[i * outer + n * inner] * panel[n][column j]: an outer
 // product at each n. 6 x 4 vectors of AVX-512 fill 24 of 32 registers and read 10 values for 24
-// fused multiply-adds, well under the two loads a cycle that would make loads the limit.
+// fused multiply-adds, well under the two loads a cycle that would make loads the limit; 6 x 2 of
+// AVX2 fill 12 of 16 and read 8 for 12 (3 x 4 would read 7, and have no register left for them).
 //
 // The sums stay in registers from here to their last use only if all loops over them are unrolled
 // before the compiler decides where they live: hence the pragmas, here and at the callers.
@@ -270,17 +271,18 @@ inline Source<Real> source(const Matrix& m, int64_t begin, int64_t count, int64_
 template <class Real, class F>
 inline void for_columns(int64_t begin, int64_t end, F f) {
     constexpr int L = Simd<Real>::kLanes, W = Simd<Real>::kTileVecs;
+    static_assert(W == 2 || W == 4);
     for (int64_t column = begin; column < end; column += W * L) {
         const int64_t left = (end - column + L - 1) / L;
-        if (left >= 4) {
-            f.template operator()<4>(column);
-        } else if (left == 3) {
-            f.template operator()<3>(column);
-        } else if (left == 2) {
-            f.template operator()<2>(column);
-        } else {
-            f.template operator()<1>(column);
+        if (left >= W) {
+            f.template operator()<W>(column);
+            continue;
         }
+        if constexpr (W > 2) {
+            if (left == 3) f.template operator()<3>(column);
+            if (left == 2) f.template operator()<2>(column);
+        }
+        if (left == 1) f.template operator()<1>(column);
     }
 }
 

@@ -310,7 +310,14 @@ void check_memory_of_many() {
             }
         });
     }
-    for (int i = 0; i < 20; ++i) {
+    // Not under the address sanitizer, whose own allocator a fork may leave locked (GCC 12): its
+    // child would wait for ever.
+#if defined(__SANITIZE_ADDRESS__)
+    constexpr int kChildren = 0;
+#else
+    constexpr int kChildren = 20;
+#endif
+    for (int i = 0; i < kChildren; ++i) {
         const pid_t child = fork();
         if (child == 0) {
             for (int64_t size = 64; size < 4 * kMiB; size *= 3)
