@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "panels.hpp"
+#include "strip_dots.hpp"
 #include "threads.hpp"
 
 namespace clearhead {
@@ -55,6 +56,41 @@ struct Plan {
     }
 };
 
+// What a strip in bfloat16 works with.
+struct DotWorker {
+    DotStrip strip = {};
+    Scratch<float> scratch;
+    uint16_t* q_rows;
+
+    explicit DotWorker(const Plan& plan)
+        : DotWorker(tiles(plan.rows(), kTile), tiles(plan.p.D, 32), tiles(plan.p.E, 32)) {}
+
+  private:
+    DotWorker(int64_t columns, int64_t steps, int64_t stripes)
+        : DotWorker(columns * kTile * steps * 16, kPiece * steps * 16, kPiece * stripes * 16,
+                    columns * kPiece * kTile, columns * 2 * stripes * kTile * kTile,
+                    columns * kTile) {}
+    // Sizes in floats.
+    DotWorker(int64_t q, int64_t k, int64_t v, int64_t s, int64_t o, int64_t rows)
+        : scratch({q, q, k, v, s, 2 * s, o, rows, rows, rows}) {
+        const auto halves = [&](int64_t size) {
+            return reinterpret_cast<uint16_t*>(scratch.take(size));
+        };
+        q_rows = halves(q);
+        std::fill_n(q_rows, 2 * q, uint16_t{0});
+        strip.q_rows = q_rows;
+        strip.q = halves(q);
+        strip.k_rows = halves(k);
+        strip.v_rows = halves(v);
+        strip.s = scratch.take(s);
+        strip.p = reinterpret_cast<uint32_t*>(scratch.take(2 * s));
+        strip.o = scratch.take(o);
+        strip.m = scratch.take(rows);
+        strip.l = scratch.take(rows);
+        strip.rounded = scratch.take(rows);
+    }
+};
+
 template <class Real>
 struct DecodeWorker {
     Veil<Real> veil;      // of one head
@@ -65,9 +101,12 @@ struct DecodeWorker {
     Real *q, *ones;
     Strip strip = {};
     Panel panel = {};
+    std::optional<DotWorker> dots;  // where bfloat16 goes by dot products
 
-    explicit DecodeWorker(const Plan& plan)
-        : DecodeWorker(plan.p, padded(plan.p.D), padded(plan.p.E)) {}
+    DecodeWorker(const Plan& plan, bool by_dots)
+        : DecodeWorker(plan.p, padded(plan.p.D), padded(plan.p.E)) {
+        if (by_dots) dots.emplace(plan);
+    }
 
   private:
     DecodeWorker(const Problem& p, int64_t D, int64_t E)
@@ -125,14 +164,14 @@ bool lay_out_bundle(const Problem& p, const Kernels& kernels, const Bundle& bund
     return some != 0;
 }
 
-// Calls f(block) for every block of keys in [begin, end) that some row of the bundle sees.
+// Calls f(block) for every block of `keys` keys in [begin, end) that some row of the bundle sees.
 template <class Real, class F>
 void for_bundle_blocks(const Problem& p, const Kernels& kernels, const Bundle& bundle,
-                       int64_t begin, int64_t end, DecodeWorker<Real>& worker, F f) {
+                       int64_t begin, int64_t end, int64_t keys, DecodeWorker<Real>& worker, F f) {
     Block block;
     const auto walk = [&](int64_t stop, Seen seen) {
-        for (; seen != Seen::none && begin < stop; begin += kBlock) {
-            const int64_t count = std::min(kBlock, stop - begin);
+        for (; seen != Seen::none && begin < stop; begin += keys) {
+            const int64_t count = std::min(keys, stop - begin);
             if (lay_out_bundle(p, kernels, bundle, begin, count, seen, worker, block)) f(block);
         }
         begin = stop;
@@ -155,6 +194,13 @@ void load_queries(const Problem& p, const Kernels& kernels, const Bundle& bundle
     }
 }
 
+// Keys of a strip's block: keys and values at work and those asked for meanwhile share the first
+// cache.
+int64_t strip_keys(const Problem& p) {
+    const int64_t room = first_level_bytes() / 2 / ((p.D + p.E) * bytes(p.k.dtype));
+    return std::clamp<int64_t>(room / 16 * 16, 16, kBlock);
+}
+
 // The states of a bundle's rows over the keys [begin, end), by a strip.
 template <class Real>
 void strip_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
@@ -164,6 +210,7 @@ void strip_states(const Problem& p, const Kernels& kernels, const Bundle& bundle
     strip.rows = bundle.rows;
     strip.D = p.D;
     strip.E = p.E;
+    strip.end = end;
     strip.k = matrix(p, p.k, bundle.at, bundle.group, 0);
     strip.v = matrix(p, p.v, bundle.at, bundle.group, 0);
     strip.s_factor = p.q_factor();
@@ -174,7 +221,7 @@ void strip_states(const Problem& p, const Kernels& kernels, const Bundle& bundle
     strip.o = state + 2 * rows;
     std::fill_n(state, rows, -std::numeric_limits<Real>::infinity());
     std::fill_n(state + rows, rows * (1 + padded(p.E)), Real(0));
-    for_bundle_blocks(p, kernels, bundle, begin, end, worker,
+    for_bundle_blocks(p, kernels, bundle, begin, end, strip_keys(p), worker,
                       [&](const Block& block) { kernels.strip_attend[precision](strip, block); });
 }
 
@@ -196,12 +243,52 @@ void panel_states(const Problem& p, const Kernels& kernels, const Bundle& bundle
     panel.cap_factor = p.softcap * kLog2e;
     panel.sink = -INFINITY;  // takes part when states are merged
     kernels.begin[precision](panel);
-    for_bundle_blocks(p, kernels, bundle, begin, end, worker,
+    for_bundle_blocks(p, kernels, bundle, begin, end, kBlock, worker,
                       [&](const Block& block) { kernels.attend[precision](panel, block); });
     std::copy_n(static_cast<const Real*>(panel.m), bundle.rows, state);
     std::copy_n(static_cast<const Real*>(panel.l), bundle.rows, state + rows);
     kernels.transpose_out[precision](panel.ot, bundle.rows, p.E, worker.ones,
                                      {state + 2 * rows, padded(p.E), 1, real});
+}
+
+// The same in bfloat16 by dot products, for any number of rows.
+void dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
+                int64_t end, DecodeWorker<float>& worker, float* state, int64_t rows) {
+    DotStrip& strip = worker.dots->strip;
+    strip.rows = bundle.rows;
+    strip.D = p.D;
+    strip.E = p.E;
+    strip.end = end;
+    strip.k = matrix(p, p.k, bundle.at, bundle.group, 0);
+    strip.v = matrix(p, p.v, bundle.at, bundle.group, 0);
+    strip.s_factor = p.q_factor();
+    strip.cap_factor = p.softcap * kLog2e;
+    for (int64_t row = 0; row < bundle.rows; ++row) {
+        const Matrix q = matrix(p, p.q, bundle.at, bundle.at.head + row / p.T, row % p.T);
+        const uint16_t* from = static_cast<const uint16_t*>(q.data);
+        uint16_t* to = worker.dots->q_rows + row * tiles(p.D, 32) * 32;
+        for (int64_t d = 0; d < p.D; ++d) to[d] = from[d * q.col];
+    }
+    kernels.strip_dots->begin(strip);
+    for_bundle_blocks(p, kernels, bundle, begin, end, kBlock, worker,
+                      [&](const Block& block) { kernels.strip_dots->attend(strip, block); });
+    kernels.strip_dots->finish(strip, rows, state);
+}
+
+template <class Real>
+void states_of(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
+               int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
+    if constexpr (sizeof(Real) == 4) {
+        if (worker.dots) {
+            return dot_states(p, kernels, bundle, begin, end, worker, state, rows);
+        }
+    }
+    load_queries(p, kernels, bundle, worker.q);
+    if (bundle.rows <= kStripRows) {
+        strip_states<Real>(p, kernels, bundle, begin, end, worker, state, rows);
+    } else {
+        panel_states<Real>(p, kernels, bundle, begin, end, worker, state, rows);
+    }
 }
 
 template <class Real>
@@ -229,7 +316,8 @@ bool decode_in(const Problem& p, const Kernels& kernels, const std::function<boo
     const int count = workers_for(tasks, plan.operations());
     std::vector<DecodeWorker<Real>> workers;
     workers.reserve(count);
-    for (int i = 0; i < count; ++i) workers.emplace_back(plan);
+    const bool by_dots = kernels.strip_dots && p.q.dtype == DType::bf16;
+    for (int i = 0; i < count; ++i) workers.emplace_back(plan, by_dots);
     const int64_t size = RowStates{nullptr, 1, rows, p.E}.size();
     Scratch<Real> states({tasks * size});
     Real* state = states.take(tasks * size);
@@ -242,10 +330,7 @@ bool decode_in(const Problem& p, const Kernels& kernels, const std::function<boo
             const int64_t begin = shard * plan.keys, end = std::min(p.S, begin + plan.keys);
             const Bundle bundle = plan.bundle(index);
             DecodeWorker<Real>& worker = workers[number];
-            load_queries(p, kernels, bundle, worker.q);
-            (bundle.rows <= kStripRows ? strip_states<Real>
-                                       : panel_states<Real>)(p, kernels, bundle, begin, end, worker,
-                                                             state + task * size, rows);
+            states_of<Real>(p, kernels, bundle, begin, end, worker, state + task * size, rows);
             // Whoever brings the last shard merges them all, in their order.
             if (left[index].fetch_sub(1, std::memory_order_acq_rel) == 1) {
                 merge_bundle<Real>(p, kernels, bundle,
@@ -258,7 +343,7 @@ bool decode_in(const Problem& p, const Kernels& kernels, const std::function<boo
 }  // namespace
 
 bool is_decode(const Problem& p) {
-    return p.T <= kStripRows || (p.T <= kPanel / 2 && p.H > p.G);
+    return p.T <= kPanel / 2;
 }
 
 bool decode(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted) {

@@ -18,6 +18,7 @@ extern const Kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
 extern const Dots bfloats_amx, halves_amx, floats_amx;
+extern const StripDots strip_dots_amx;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
 #endif
@@ -65,6 +66,7 @@ const Kernels& kernels_amx() {
         both.dots[static_cast<int>(DType::f32)] = &floats_amx;
         both.dots[static_cast<int>(DType::f16)] = &halves_amx;
         both.dots[static_cast<int>(DType::bf16)] = &bfloats_amx;
+        both.strip_dots = &strip_dots_amx;
         return both;
     }();
     return kernels;

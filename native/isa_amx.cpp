@@ -1,10 +1,14 @@
 // clang-format off: the instruction set comes before what is written in its terms
 #include "simd_avx512.hpp"
 #include "simd_amx.hpp"
+#include "strip_amx.hpp"
 #include "sums.inl.hpp"
+#include "strip_dots.inl.hpp"
 // clang-format on
 
 namespace clearhead {
 extern const Dots bfloats_amx, halves_amx, floats_amx;
 const Dots bfloats_amx = dots(), halves_amx = sums<2>(), floats_amx = sums<3>();
+extern const StripDots strip_dots_amx;
+const StripDots strip_dots_amx = strip_dots();
 }  // namespace clearhead

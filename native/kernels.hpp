@@ -12,7 +12,7 @@ namespace clearhead {
 
 constexpr int64_t kPanel = 64;      // rows of a panel: one bit each in a uint64_t
 constexpr int64_t kBlock = 96;      // keys of a block at most; caches.hpp says how many
-constexpr int64_t kStripRows = 32;  // most rows of a strip
+constexpr int64_t kStripRows = 12;  // most rows of a strip: see decode.cpp
 constexpr double kLog2e = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -96,6 +96,7 @@ constexpr int64_t padded(int64_t n) {
 // what q holds beyond D is 0. The state of a row is (m, l, o) as above.
 struct Strip {
     int64_t rows, D, E;
+    int64_t end;                  // keys from here on are not asked for
     Matrix k, v;                  // from key 0 on
     double s_factor, cap_factor;  // as above
     const void* q;
@@ -113,8 +114,9 @@ struct RowStates {
     constexpr int64_t size() const { return rows * (2 + padded(E)); }
 };
 
-struct Watch;  // what observation keeps: watch.hpp
-struct Dots;   // attention by dot-product instructions on bfloat16: dots.hpp
+struct Watch;      // what observation keeps: watch.hpp
+struct Dots;       // attention by dot-product instructions on bfloat16: dots.hpp
+struct StripDots;  // the same for few queries in bfloat16: strip_dots.hpp
 
 // What an instruction set gives. Index 0 works in float, 1 in double.
 struct Kernels {
@@ -166,7 +168,8 @@ struct Kernels {
     // against. Returns the bytes read.
     int64_t (*read_all[2])(const void* data, int64_t bytes);
 
-    const Dots* dots[4] = {};  // by DType; null: as float
+    const Dots* dots[4] = {};               // by DType; null: as float
+    const StripDots* strip_dots = nullptr;  // null: as float
 };
 
 }  // namespace clearhead

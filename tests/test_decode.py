@@ -11,18 +11,21 @@ from subject import Sizes, Subject, laid_out
 INF, NAN = np.inf, np.nan
 DTYPES = [np.float64, np.float32, np.float16, ml_dtypes.bfloat16]
 
-# Beyond two shards of 1024 keys, and as many rows as each way of working takes: 1 and 2 rows, a
-# strip of a few fours, all lanes of a panel, heads that need two panels.
+# Beyond a shard of 1024 keys or two, and as many rows as each way of working takes: 1 and 2 rows, a
+# strip of a few fours, all lanes of a panel, heads that need two panels; in bfloat16 by tiles, rows
+# that stand twice, one tile of 16 and three, and sizes of heads that are read from where they lie.
 ONE = Sizes(B=2, H=3, G=3, T=1, S=2111, D=61, E=67)
 TWO = Sizes(B=1, H=4, G=2, T=1, S=2053, D=64, E=64)
 STRIP = Sizes(B=2, H=14, G=2, T=1, S=2063, D=37, E=83)
 SHORT = Sizes(B=1, H=6, G=2, T=7, S=2081, D=67, E=31)
 PANEL = Sizes(B=1, H=10, G=2, T=11, S=2069, D=31, E=43)
 SPLIT = Sizes(B=1, H=71, G=1, T=1, S=1031, D=17, E=19)
+TILE = Sizes(B=1, H=13, G=1, T=1, S=1123, D=96, E=160)
+TILES = Sizes(B=1, H=6, G=2, T=11, S=1061, D=160, E=96)
 SIZES = pytest.mark.parametrize(
     "n",
-    [ONE, TWO, STRIP, SHORT, PANEL, SPLIT],
-    ids=["one", "two", "strip", "short", "panel", "split"],
+    [ONE, TWO, STRIP, SHORT, PANEL, SPLIT, TILE, TILES],
+    ids=["one", "two", "strip", "short", "panel", "split", "tile", "tiles"],
 )
 
 
@@ -144,8 +147,53 @@ def test_long_sums_keep_their_digits(rng) -> None:
     np.testing.assert_allclose(lse, np.log(300007), rtol=2e-7)
 
 
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 12, 13, 16, 17, 32, 33, 64])
+def test_a_query_does_not_depend_on_those_beside_it(rows, subject) -> None:
+    """Every number of rows that a strip, a panel or tiles can hold, against each row alone."""
+    n = Sizes(B=1, H=rows, G=1, T=1, S=157, D=64, E=96)
+    q, k, v = subject.qkv(n)
+    subject.check(q, k, v)
+    out = subject.attend(q, k, v).out
+    last = subject.attend(q[:, -1:], k, v).out
+    eps = {2: 2**-7, 4: 2**-22, 8: 2**-50}[q.dtype.itemsize]
+    np.testing.assert_allclose(*(x.astype(float) for x in (out[:, -1:], last)), rtol=eps, atol=eps)
+
+
+@pytest.mark.parametrize(("D", "E"), [(64, 32), (33, 100), (32, 31), (1, 1)])
+@pytest.mark.parametrize("S", [1, 31, 32, 95, 100])
+def test_what_lies_beside_keys_and_values_is_not_taken_for_them(S, D, E, subject) -> None:
+    n = Sizes(B=1, H=5, G=1, T=1, S=S, D=D, E=E)
+    q, k, v = subject.qkv(n)
+    beside = [np.full((x.shape[-2] + 70, x.shape[-1] + 70), NAN, x.dtype) for x in (q, k, v)]
+    inside = []
+    for x, wide in zip((q[0, :, 0], k[0, 0], v[0, 0]), beside, strict=True):
+        wide[3 : 3 + x.shape[0], 5 : 5 + x.shape[1]] = x
+        inside.append(wide[3 : 3 + x.shape[0], 5 : 5 + x.shape[1]])
+    views = inside[0][None, :, None], inside[1][None, None], inside[2][None, None]
+    subject.check(*views, clean=(q, k, v))
+
+
+@pytest.mark.skipif("amx" not in ch.available_isas(), reason="a processor without bfloat16 tiles")
+@pytest.mark.parametrize("heads", [1, 8, 9, 32])
+def test_weights_of_few_queries_are_rounded_as_those_of_many(heads) -> None:
+    """Two keys of weights 1 and 0.7505, which rounds to 0.75, and values that it makes cancel."""
+    one, k = np.ones((1, heads, 1, 1), np.float32), np.zeros((1, 1, 2, 1), np.float32)
+    k[..., 1, 0] = -1
+    v = np.array([0.75, -1], np.float32).reshape(1, 1, 2, 1)
+    q, k, v = (x.astype(ml_dtypes.bfloat16) for x in (one, k, v))
+    before = ch.isa()
+    try:
+        _native.choose_isa("amx")
+        out, lse = ch.attention_with_lse(q, k, v, scale=-np.log(0.7505))
+        many = ch.attention(np.repeat(q, 64, axis=2), k, v, scale=-np.log(0.7505))
+    finally:
+        _native.choose_isa(before)
+    assert (out == 0).all() and (many == 0).all()
+    np.testing.assert_allclose(lse, np.log(1.7505), rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [TWO, STRIP, SHORT], ids=["two", "strip", "short"])
+@pytest.mark.parametrize("n", [TWO, STRIP, SHORT, TILE], ids=["two", "strip", "short", "tile"])
 def test_every_instruction_set_decodes_alike(n, dtype, rng) -> None:
     own = Decode()
     own.dtype, own.rng = dtype, rng
