@@ -12,7 +12,8 @@ namespace clearhead {
 namespace {
 
 constexpr int64_t kPackedBytes = int64_t{32} << 20;  // heads are packed together up to this size
-constexpr int64_t kTogether = 8;  // panels that share a stretch of keys while a cache holds it
+constexpr int64_t kTogether = 8;   // panels that share a stretch of keys while a cache holds it
+constexpr int64_t kHeadsEach = 2;  // of a thread at least, or some would wait for the others
 
 struct Shape {
     int64_t groups, k, v;  // of a packed head: groups of keys; bfloat16 of its keys, its values
@@ -101,6 +102,13 @@ struct DotWorker {
     static int64_t weights(int64_t parts) { return kGroupsOfBlock * parts * kTile * kPanel; }
     static int64_t outputs(const Problem& p) { return tiles(p.E + 1, kTile) * kTile * kPanel; }
 };
+
+std::vector<DotWorker> workers_of(const Problem& p, int64_t parts, int64_t together, int count) {
+    std::vector<DotWorker> workers;
+    workers.reserve(count);
+    for (int i = 0; i < count; ++i) workers.emplace_back(p, parts, together);
+    return workers;
+}
 
 // Lays out mask bits and biases of the block's keys. Returns whether some row sees some key.
 bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, bool all_seen,
@@ -225,6 +233,38 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
     const Dots& dots = *kernels.dots[static_cast<int>(p.q.dtype)];
     const Shape shape(p, dots.parts);
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, panels = p.panels();
+    left.assign(p.batches() * p.H * panels, 0);
+    const auto pack = [&](int64_t head, int64_t begin, int64_t end, const Packed& out) {
+        const Place at = p.place(head / p.G, 0, 0);
+        const Matrix k = matrix(p, p.k, at, head % p.G, 0), v = matrix(p, p.v, at, head % p.G, 0);
+        for (int64_t g = begin; g < end; ++g) dots.pack(k, v, p.S, p.D, p.E, g, out);
+    };
+    // Panels from `first` on of the n-th query head of a head of keys.
+    const auto attend = [&](int64_t head, int64_t n, int64_t first, int64_t count, const Packed& kv,
+                            DotWorker& worker) {
+        const Place at = p.place(head / p.G, head % p.G * shared + n, 0);
+        forward_panels(p, kernels, dots, shape, at, first, std::min(panels, first + count), kv,
+                       worker, &left[(at.batch * p.H + at.head) * panels]);
+    };
+
+    // Where each thread has heads of its own, and small ones, it packs one and attends to it while
+    // a cache holds it.
+    const int alone = workers_for(heads, p.operations());
+    if (shared * panels <= kTogether && heads >= kHeadsEach * alone) {
+        const PackedHeads packed(shape, alone);
+        std::vector<DotWorker> workers = workers_of(p, dots.parts, panels, alone);
+        return parallel_for(
+            heads, alone,
+            [&](int64_t head, int worker) {
+                pack(head, 0, shape.groups, packed[worker]);
+                for (int64_t n = 0; n < shared; ++n) {
+                    attend(head, n, 0, panels, packed[worker], workers[worker]);
+                }
+            },
+            interrupted);
+    }
+
+    // Else all pack, and then all attend.
     const int64_t wave =
         std::clamp<int64_t>(kPackedBytes / std::max<int64_t>(1, shape.bytes()), 1, heads);
     const PackedHeads packed(shape, wave);
@@ -234,39 +274,26 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
         shape.groups <= shape.stretch()
             ? 1
             : std::clamp<int64_t>(all / (8 * workers_for(all)), 1, std::min(panels, kTogether));
-    const int64_t parts_of_head = tiles(panels, together);
-    const int count = workers_for(wave * shared * parts_of_head, p.operations());
-    std::vector<DotWorker> workers;
-    workers.reserve(count);
-    for (int i = 0; i < count; ++i) workers.emplace_back(p, dots.parts, together);
-    left.assign(p.batches() * p.H * panels, 0);
+    const int64_t parts = tiles(panels, together);
+    const int count = workers_for(wave * shared * parts, p.operations());
+    std::vector<DotWorker> workers = workers_of(p, dots.parts, together, count);
     for (int64_t first = 0; first < heads; first += wave) {
         const int64_t here = std::min(wave, heads - first);
-        const int64_t tasks_of_head = tiles(shape.groups, kGroupsOfBlock);
-        const auto pack = [&](int64_t task, int) {
-            const int64_t head = first + task / tasks_of_head, group = head % p.G;
-            const Place at = p.place(head / p.G, 0, 0);
-            const Matrix k = matrix(p, p.k, at, group, 0), v = matrix(p, p.v, at, group, 0);
-            const int64_t begin = task % tasks_of_head * kGroupsOfBlock;
-            const int64_t end = std::min(shape.groups, begin + kGroupsOfBlock);
-            for (int64_t g = begin; g < end; ++g) {
-                dots.pack(k, v, p.S, p.D, p.E, g, packed[head - first]);
-            }
+        const int64_t pieces = tiles(shape.groups, kGroupsOfBlock);
+        const auto pack_piece = [&](int64_t task, int) {
+            const int64_t head = task / pieces, begin = task % pieces * kGroupsOfBlock;
+            pack(first + head, begin, std::min(shape.groups, begin + kGroupsOfBlock), packed[head]);
         };
         // The last panels of a causal head are the longest: they go first, so that none is left to
         // run alone at the end.
-        const auto attend = [&](int64_t task, int worker) {
-            const int64_t part = parts_of_head - 1 - task % parts_of_head;
-            const int64_t member = task / parts_of_head % shared;
-            const int64_t head = first + task / parts_of_head / shared;
-            const Place at = p.place(head / p.G, head % p.G * shared + member, 0);
-            forward_panels(p, kernels, dots, shape, at, part * together,
-                           std::min(panels, (part + 1) * together), packed[head - first],
-                           workers[worker], &left[(at.batch * p.H + at.head) * panels]);
+        const auto attend_part = [&](int64_t task, int worker) {
+            const int64_t part = parts - 1 - task % parts, head = task / parts / shared;
+            attend(first + head, task / parts % shared, part * together, together, packed[head],
+                   workers[worker]);
         };
-        if (!parallel_for(here * tasks_of_head, workers_for(here * tasks_of_head, p.operations()),
-                          pack, interrupted) ||
-            !parallel_for(here * shared * parts_of_head, count, attend, interrupted)) {
+        if (!parallel_for(here * pieces, workers_for(here * pieces, p.operations()), pack_piece,
+                          interrupted) ||
+            !parallel_for(here * shared * parts, count, attend_part, interrupted)) {
             return false;
         }
     }
