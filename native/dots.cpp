@@ -7,6 +7,7 @@
 #include "dots.hpp"
 #include "panels.hpp"
 #include "threads.hpp"
+#include "worth.hpp"
 
 namespace clearhead {
 namespace {
@@ -233,7 +234,18 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
     const Dots& dots = *kernels.dots[static_cast<int>(p.q.dtype)];
     const Shape shape(p, dots.parts);
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, panels = p.panels();
+    const auto worth = [&](int64_t head, Mask* mask) {
+        const Place at = p.place(head / p.G, head % p.G * shared, 0);
+        return is_worth_packing(p, dots.parts, at, shared, mask);
+    };
     left.assign(p.batches() * p.H * panels, 0);
+    const auto leave = [&](int64_t head) {
+        std::fill_n(&left[head * shared * panels], shared * panels, 1);
+    };
+    if (!p.mask && !worth(0, nullptr)) {
+        for (int64_t head = 0; head < heads; ++head) leave(head);
+        return true;
+    }
     const auto pack = [&](int64_t head, int64_t begin, int64_t end, const Packed& out) {
         const Place at = p.place(head / p.G, 0, 0);
         const Matrix k = matrix(p, p.k, at, head % p.G, 0), v = matrix(p, p.v, at, head % p.G, 0);
@@ -256,6 +268,7 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
         return parallel_for(
             heads, alone,
             [&](int64_t head, int worker) {
+                if (p.mask && !worth(head, &*workers[worker].mask)) return leave(head);
                 pack(head, 0, shape.groups, packed[worker]);
                 for (int64_t n = 0; n < shared; ++n) {
                     attend(head, n, 0, panels, packed[worker], workers[worker]);
@@ -265,6 +278,15 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
     }
 
     // Else all pack, and then all attend.
+    std::vector<uint8_t> takes(heads, 1);
+    if (p.mask) {
+        Mask mask = *p.mask;
+        for (int64_t head = 0; head < heads; ++head) {
+            takes[head] = worth(head, &mask);
+            if (!takes[head]) leave(head);
+        }
+        if (std::none_of(takes.begin(), takes.end(), [](uint8_t t) { return t; })) return true;
+    }
     const int64_t wave =
         std::clamp<int64_t>(kPackedBytes / std::max<int64_t>(1, shape.bytes()), 1, heads);
     const PackedHeads packed(shape, wave);
@@ -282,12 +304,14 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
         const int64_t pieces = tiles(shape.groups, kGroupsOfBlock);
         const auto pack_piece = [&](int64_t task, int) {
             const int64_t head = task / pieces, begin = task % pieces * kGroupsOfBlock;
+            if (!takes[first + head]) return;
             pack(first + head, begin, std::min(shape.groups, begin + kGroupsOfBlock), packed[head]);
         };
         // The last panels of a causal head are the longest: they go first, so that none is left to
         // run alone at the end.
         const auto attend_part = [&](int64_t task, int worker) {
             const int64_t part = parts - 1 - task % parts, head = task / parts / shared;
+            if (!takes[first + head]) return;
             attend(first + head, task / parts % shared, part * together, together, packed[head],
                    workers[worker]);
         };

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.skipif(not DOTS, reason="a processor without dot produc
 F32, F16 = np.float32, np.float16
 BOTH = pytest.mark.parametrize("dtype", [F32, F16], ids=["float32", "float16"])
 SIZES = [  # T, S, D, E: remainders of panels, blocks, groups and tiles; odd and even value tiles
-    (64, 128, 64, 64),
+    (64, 320, 64, 64),
     (67, 197, 33, 100),
     (131, 509, 80, 96),
-    (197, 311, 61, 31),
-    (113, 337, 1, 1),
+    (97, 311, 61, 31),
+    (113, 337, 7, 129),
     (129, 257, 128, 128),
     (81, 161, 160, 16),
     (83, 167, 257, 47),
@@ -48,6 +48,13 @@ def by_multiply_adds(*arrays, **options):
 
 def truth(q, k, v, **options):
     return reference.forward(*(x.astype(np.float64) for x in (q, k, v)), **options)
+
+
+def by_tiles(*arrays, **options):
+    """By the kernels of the tests' instruction set; the bits say that they are not the others."""
+    got = ch.attention_with_lse(*arrays, **options)
+    assert (got.lse != by_multiply_adds(*arrays, **options).lse).any()
+    return got
 
 
 def rms(got, want):
@@ -94,15 +101,15 @@ def test_float16_takes_the_tiles_with_two_parts(rng):
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("T", "S", "D", "E"), SIZES)
 def test_remainders_of_every_tile_are_right(T, S, D, E, causal, dtype, rng):
-    q, k, v = draw(rng, T, S, D, E, 2.0, dtype)
-    got = ch.attention_with_lse(q, k, v, mask=ch.causal() if causal else None)
+    q, k, v = draw(rng, T, S, D, E, 2.0, dtype, H=14 if causal else 7, G=1)
+    got = by_tiles(q, k, v, mask=ch.causal() if causal else None)
     assert_right(got, q, k, v, mask=np.tri(T, S, S - T, dtype=bool) if causal else None)
 
 
 @BOTH
 def test_whatever_stands_beside_a_score_is_right(dtype, rng):
     T, S = 137, 263
-    q, k, v = draw(rng, T, S, 72, 56, 2.0, dtype)
+    q, k, v = draw(rng, T, S, 72, 56, 2.0, dtype, G=1)
     seen = rng.random((2, 4, T, S)) < 0.6
     seen[1, 2, 40:50] = False  # rows that see nothing
     bias = rng.standard_normal((4, T, S)).astype(dtype)
@@ -117,14 +124,14 @@ def test_whatever_stands_beside_a_score_is_right(dtype, rng):
         {"mask": seen, "bias": bias, "softcap": 2.0, "sink": sink},
     ]
     for option in options:
-        assert_right(ch.attention_with_lse(q, k, v, **option), q, k, v, **option)
+        assert_right(by_tiles(q, k, v, **option), q, k, v, **option)
 
 
 def test_a_row_that_sees_nothing_gives_0(rng):
-    q, k, v = draw(rng, 200, 100, 64, 64)
-    got = ch.attention_with_lse(q, k, v, mask=ch.causal())
+    q, k, v = draw(rng, 500, 400, 64, 64)
+    got = by_tiles(q, k, v, mask=ch.causal())
     assert (got.out[:, :, :100] == 0).all() and (got.lse[:, :, :100] == -np.inf).all()
-    assert_right(got, q, k, v, mask=np.tri(200, 100, -100, dtype=bool))
+    assert_right(got, q, k, v, mask=np.tri(500, 400, -100, dtype=bool))
 
 
 @BOTH
@@ -138,8 +145,8 @@ def test_no_keys_and_no_queries(dtype, rng):
 
 @BOTH
 def test_strides_change_no_bit(dtype, rng):
-    q, k, v = draw(rng, 131, 301, 48, 40, dtype=dtype)
-    want = ch.attention_with_lse(q, k, v)
+    q, k, v = draw(rng, 131, 301, 64, 40, dtype=dtype, G=1)
+    want = by_tiles(q, k, v)
     wide = [np.zeros((*x.shape[:-2], 2 * x.shape[-2], 3 * x.shape[-1]), dtype) for x in (q, k, v)]
     for w, x in zip(wide, (q, k, v), strict=True):
         w[..., ::2, ::3] = x
@@ -153,16 +160,16 @@ def test_strides_change_no_bit(dtype, rng):
 @BOTH
 def test_a_value_column_has_the_same_bits_beside_any_others(dtype, rng):
     """An odd number of tiles of 16 columns leaves one without a partner."""
-    q, k, v = draw(rng, 131, 301, 64, 80, dtype=dtype)
-    whole = ch.attention(q, k, v)
+    q, k, v = draw(rng, 131, 301, 64, 80, dtype=dtype, G=1)
+    whole = by_tiles(q, k, v).out
     for E in (16, 48, 63, 64):
         same(np.ascontiguousarray(ch.attention(q, k, v[..., :E])), whole[..., :E].copy())
 
 
 @BOTH
 def test_a_group_of_heads_and_a_slice_of_the_batch_have_the_bits_of_the_whole(dtype, rng):
-    q, k, v = draw(rng, 320, 640, 64, 64, dtype=dtype)
-    whole = ch.attention(q, k, v, mask=ch.causal())
+    q, k, v = draw(rng, 520, 640, 64, 64, dtype=dtype)
+    whole = by_tiles(q, k, v, mask=ch.causal()).out
     repeated = [np.repeat(x, 2, 1) for x in (k, v)]
     same(ch.attention(q, *repeated, mask=ch.causal()), whole)
     same(ch.attention(q[1:], k[1:], v[1:], mask=ch.causal()), whole[1:])
@@ -177,7 +184,7 @@ def test_threads_and_a_wish_for_the_lse_change_no_bit(size, mask, dtype, rng):
     results = []
     for threads in (1, 2, 7):
         ch.set_num_threads(threads)
-        results.append(ch.attention_with_lse(q, k, v, mask=mask))
+        results.append(by_tiles(q, k, v, mask=mask))
         same(ch.attention(q, k, v, mask=mask), results[0].out)
     for other in results[1:]:
         same(other.out, results[0].out)
@@ -188,17 +195,17 @@ def test_threads_and_a_wish_for_the_lse_change_no_bit(size, mask, dtype, rng):
 @pytest.mark.parametrize("slope", [0.05, 3.0, -3.0], ids=["rising", "steep", "falling"])
 def test_references_move_where_scores_rise(slope, S, rng):
     """Keys that rise along S: the reference moves within a block, and again."""
-    q, k, v = draw(rng, 150, S, 64, 64, 0.1)
+    q, k, v = draw(rng, 150, S, 64, 64, 0.1, G=1)
     q[..., 0] = 1
     k[..., 0] = slope * np.arange(S, dtype=F32)
-    assert_right(ch.attention_with_lse(q, k, v, scale=1.0), q, k, v, scale=1.0)
+    assert_right(by_tiles(q, k, v, scale=1.0), q, k, v, scale=1.0)
 
 
 @pytest.mark.parametrize("far", [1e4, -1e4])
 def test_scores_far_from_0_are_right(far, rng):
-    q, k, v = draw(rng, 150, 300, 64, 64)
+    q, k, v = draw(rng, 150, 300, 64, 64, G=1)
     q[..., 0], k[..., 0] = 100, far / 100
-    assert_right(ch.attention_with_lse(q, k, v, scale=1.0), q, k, v, scale=1.0)
+    assert_right(by_tiles(q, k, v, scale=1.0), q, k, v, scale=1.0)
 
 
 POISON = [np.nan, np.inf, -np.inf, 1e38]
@@ -239,7 +246,7 @@ def test_a_key_or_value_that_parts_cannot_hold_takes_its_heads_to_multiply_adds(
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize("size", [1e-38, 1e-30, 1e30], ids=str)
 def test_numbers_of_any_size_keep_their_digits(size, name, rng):
-    q, k, v = (x.astype(np.float64) for x in draw(rng, 131, 301, 64, 48))
+    q, k, v = (x.astype(np.float64) for x in draw(rng, 131, 301, 64, 48, G=1))
     scale = 0.125
     if name == "value":
         v *= size
@@ -256,21 +263,22 @@ def test_numbers_of_any_size_keep_their_digits(size, name, rng):
 
 
 def test_a_subnormal_value_among_others_is_only_lost_below_their_digits(rng):
-    q, k, v = draw(rng, 131, 301, 64, 48)
+    q, k, v = draw(rng, 131, 301, 64, 48, G=1)
     v[:, :, ::3] *= F32(1e-38)
-    assert_right(ch.attention_with_lse(q, k, v), q, k, v)
+    assert_right(by_tiles(q, k, v), q, k, v)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e6, -1e6])
 def test_a_scale_of_any_size_is_right(scale, rng):
     """The largest weight of a row is then the only one, or all are the same."""
-    q, k, v = draw(rng, 131, 301, 64, 48)
-    assert_right(ch.attention_with_lse(q, k, v, scale=scale), q, k, v, scale=scale)
+    q, k, v = draw(rng, 131, 301, 64, 48, G=1)
+    assert_right(by_tiles(q, k, v, scale=scale), q, k, v, scale=scale)
 
 
 @pytest.mark.parametrize("scale", [1e10, -1e30])
 def test_a_scale_beyond_what_parts_hold_takes_all_to_multiply_adds(scale, rng):
-    q, k, v = (F32(1e-3) * x for x in draw(rng, 131, 301, 64, 48))
+    q, k, v = (F32(1e-3) * x for x in draw(rng, 131, 301, 64, 48, G=1))
+    by_tiles(q, k, v)
     got, theirs = (f(q, k, v, scale=scale) for f in (ch.attention_with_lse, by_multiply_adds))
     same(got.out, theirs.out)
     same(got.lse, theirs.lse)
@@ -280,11 +288,43 @@ def test_a_scale_beyond_what_parts_hold_takes_all_to_multiply_adds(scale, rng):
 @pytest.mark.parametrize("poison", [np.nan, np.inf], ids=["nan", "inf"])
 @pytest.mark.parametrize("hidden", [5, 100, 196], ids=["first", "middle", "last"])
 def test_hidden_keys_and_values_have_no_effect(poison, hidden, dtype, rng):
-    q, k, v = draw(rng, 131, 197, 64, 64, dtype=dtype)
+    q, k, v = draw(rng, 131, 197, 64, 64, dtype=dtype, G=1)
     seen = np.ones((131, 197), bool)
     seen[:, hidden] = False
     seen[20:, 40:] = False
     clean = [x.copy() for x in (q, k, v)]
+    by_tiles(*clean, mask=seen)
     k[:, :, hidden] = poison
     v[:, :, hidden] = poison
     assert_right(ch.attention_with_lse(q, k, v, mask=seen), *clean, mask=seen)
+
+
+@pytest.mark.parametrize(
+    ("T", "S", "H", "D", "mask"),
+    [
+        (128, 128, 2, 32, None),
+        (64, 64, 2, 32, None),
+        (64, 1024, 2, 64, None),
+        (128, 128, 4, 16, None),
+        (256, 256, 2, 64, ch.causal()),
+        (2048, 2048, 2, 64, ch.causal() & ch.window(left=63)),
+        (1024, 1024, 2, 64, ch.documents(np.arange(1024) // 64)),
+    ],
+    ids=["short", "one panel", "many keys", "narrow", "causal", "window", "documents"],
+)
+def test_where_few_queries_use_a_key_it_is_not_packed(T, S, H, D, mask, rng):
+    q, k, v = draw(rng, T, S, D, D, H=H)
+    got, theirs = ch.attention_with_lse(q, k, v, mask=mask), by_multiply_adds(q, k, v, mask=mask)
+    same(got.out, theirs.out)
+    same(got.lse, theirs.lse)
+
+
+def test_heads_choose_by_their_own_mask(rng):
+    """Of two sequences one is short: its keys are hardly used, and the other has its own bits."""
+    q, k, v = draw(rng, 700, 700, 64, 64)
+    ids = np.stack([np.arange(700) // 50, np.zeros(700, int)])
+    got = ch.attention_with_lse(q, k, v, mask=ch.documents(ids))
+    theirs = by_multiply_adds(q, k, v, mask=ch.documents(ids))
+    same(got.lse[0], theirs.lse[0])
+    same(got.lse[1], by_tiles(q[1:], k[1:], v[1:]).lse[0])
+    assert_right(got, q, k, v, mask=(ids[:, None, :, None] == ids[:, None, None, :]))

@@ -36,8 +36,9 @@ struct Size {
 
 // Distinct primes where the size is not itself the point, so that no mix-up of axes passes.
 constexpr Size kSizes[] = {
-    {1, 1, 1, 1, 1, 1, 1},      {2, 6, 3, 71, 101, 13, 19}, {1, 4, 2, 1, 307, 64, 33},
-    {1, 8, 2, 5, 1201, 64, 64}, {3, 2, 2, 67, 7, 5, 3},     {1, 2, 1, 131, 197, 96, 64},
+    {1, 1, 1, 1, 1, 1, 1},       {2, 6, 3, 71, 101, 13, 19}, {1, 4, 2, 1, 307, 64, 33},
+    {1, 8, 2, 5, 1201, 64, 64},  {3, 2, 2, 67, 7, 5, 3},     {1, 2, 1, 131, 197, 96, 64},
+    {1, 4, 1, 131, 331, 64, 40},  // large enough to be packed for tiles
 };
 
 struct Numbers {
