@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
-#include "chains.hpp"
+#include "attention.hpp"
+#include "backward_dots.hpp"
+#include "decode.hpp"
 #include "gradient.hpp"
 #include "threads.hpp"
+#include "worth.hpp"
 
 namespace clearhead {
 namespace {
@@ -63,17 +67,26 @@ class Backward {
           heads_(p.batches() * p.H),
           statistics_(heads_ * p.T),
           sight_(p),
+          dots_(is_decode(p) ? nullptr : kernels.dots_backward[static_cast<int>(p.q.dtype)]),
+          together_(dots_ ? panels_together(p) : 1),
           count_(workers_for(p.batches() * p.G * chain_length(), 2.5 * p.operations())),
           chains_(p.batches() * p.G, chain_length(), count_),
           sums_(p, std::min<int64_t>(count_, p.batches() * p.G)),
           ready_(p.batches() * p.G),
-          turns_(p.batches() * p.G * sight_.key_panels()) {
+          turns_(p.batches() * p.G * key_pieces()) {
         workers_.reserve(count_);
         for (int i = 0; i < count_; ++i) workers_.emplace_back(p);
+        if (dots_) {
+            worth_ = heads_worth_packing(p, dots_->parts);
+            const int64_t chains = p.batches() * p.G;
+            by_dots_.emplace(p, dout, *dots_, chains, std::min<int64_t>(count_, chains), count_,
+                             together_);
+        }
     }
 
     bool run() {
-        return for_all(sight_.size(),
+        return sum_by_dots() &&
+               for_all(sight_.size(),
                        [&](int64_t i, Worker& w) { sight_.fill(i, *w.veil.mask); }) &&
                parallel_for(
                    chains_.pieces(), count_, [&](int64_t, int worker) { piece(worker); },
@@ -86,7 +99,15 @@ class Backward {
     static constexpr int kPrecision = sizeof(Real) == 8;
     static constexpr double kEpsilon = std::numeric_limits<Real>::epsilon();
     static constexpr double kNear = 8;
+    static constexpr int64_t kTogether = 4;
     static constexpr double kExact = 24;  // log2 units: below, lse rounds as little as a score does
+
+    // As many as leave some pieces for everybody.
+    static int64_t panels_together(const Problem& p) {
+        const int64_t all = p.batches() * p.G * tiles(p.S, kPanel);
+        return std::clamp<int64_t>(all / (8 * workers_for(std::max<int64_t>(1, all))), 1,
+                                   kTogether);
+    }
 
     template <class F>
     bool for_all(int64_t n, F f) {
@@ -98,12 +119,16 @@ class Backward {
     // A chain is a group of heads: first the statistics of its queries, a panel each, then its
     // panels of keys.
     int64_t query_pieces() const { return p_.H / p_.G * panels_; }
-    int64_t chain_length() const { return query_pieces() + sight_.key_panels(); }
+    int64_t key_pieces() const { return (sight_.key_panels() + together_ - 1) / together_; }
+    int64_t chain_length() const { return query_pieces() + key_pieces(); }
 
     void piece(int worker) {
         const Chains::Piece at = chains_.take(worker);
         if (at.index < query_pieces()) {
             queries(at.chain * query_pieces() + at.index, workers_[worker]);
+            if (by_dots_)
+                by_dots_->lay_queries(at.chain, at.slot, at.index,
+                                      query_panel(at.chain * query_pieces() + at.index));
             ready_.add(at.chain);
         } else {
             keys(at, at.index - query_pieces(), workers_[worker]);
@@ -140,17 +165,55 @@ class Backward {
         });
     }
 
+    // Where lse is so large that its rounding shows in the weights: the same in double, by the
+    // instructions that the weights will be made with.
+    bool sum_by_dots() {
+        if (!by_dots_ || p_.q.dtype != DType::f32) return true;
+        double largest = 0;
+        for (int64_t head = 0; head < heads_; ++head) {
+            const Place at = p_.place(head / p_.H, head % p_.H, 0);
+            const float* lse =
+                static_cast<const float*>(p_.lse.data) + p_.offset(p_.lse, at, at.head);
+            for (int64_t t = 0; t < p_.T; ++t) {
+                const double x = lse[t * p_.lse.row];
+                if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+            }
+        }
+        if (largest * kLog2e <= kExact) return true;
+        lse_.resize(heads_ * p_.T);
+        Problem p = p_;
+        p.E = 0;
+        p.v = p.out = {};
+        p.lse = {};
+        p.lse.data = lse_.data();
+        p.lse.dtype = DType::f64;
+        p.lse.row = 1;
+        p.lse.head = p.T;
+        int64_t stride = p.H * p.T;
+        for (size_t i = p.lead.size(); i-- > 0; stride *= p.lead[i]) p.lse.lead[i] = stride;
+        std::vector<uint8_t> left;
+        if (!forward_by_dots(p, kernels_, interrupted_, left)) return false;
+        for (size_t i = 0; i < left.size(); ++i) {
+            if (left[i]) std::fill_n(&lse_[query(query_panel(i))], query_panel(i).rows, NAN);
+        }
+        return true;
+    }
+
+    Place query_panel(int64_t task) const {
+        const int64_t head = task / panels_;
+        return p_.place(head / p_.H, head % p_.H, task % panels_ * kPanel);
+    }
+
     // The statistics of one panel of queries.
     void queries(int64_t task, Worker& w) {
-        const int64_t head = task / panels_;
-        const Place at = p_.place(head / p_.H, head % p_.H, task % panels_ * kPanel);
+        const Place at = query_panel(task);
         Real* const shifts = &statistics_.shift[query(at)];
         Real* const factors = &statistics_.factor[query(at)];
         const int64_t lse = p_.offset(p_.lse, at, at.head);
         double largest = 0;
         for (int64_t r = 0; r < at.rows; ++r) {
-            const double x =
-                read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
+            double x = read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
+            if (!lse_.empty()) x = nearer(x, lse_[query(at) + r] * kLog2e);
             // Scores of few keys are near 0, and keep their digits: the factor takes the whole
             // part.
             const double whole = std::abs(x) < kNear ? std::rint(x) : 0;
@@ -159,16 +222,21 @@ class Backward {
                 std::isfinite(x) ? std::exp2(static_cast<double>(shifts[r]) - x) : 1);
             if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
         }
-        // Nor where other instructions made the forward pass's scores: lse and out have none of the
-        // errors of these.
-        if (p_.q.dtype > DType::f32 || kernels_.dots[static_cast<int>(p_.q.dtype)]) {
+        if (p_.q.dtype > DType::f32) {
             sum_weights(at, w, GradientStep::sums);
             return;
         }
         kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),
                                           matrix(p_, p_.out, at, at.head, at.t0), at.rows, p_.E,
                                           &statistics_.delta[query(at)]);
-        if (largest > kExact) sum_weights(at, w, GradientStep::weights);
+        if (largest > kExact && (lse_.empty() || std::isnan(lse_[query(at)])))
+            sum_weights(at, w, GradientStep::weights);
+    }
+
+    // lse without its rounding, if `exact` is no further away: these keys may be a part of those
+    // that lse is about.
+    static double nearer(double lse, double exact) {
+        return std::abs(exact - lse) < 4 * std::abs(lse) * kEpsilon ? exact : lse;
     }
 
     // Sums weights, for their factor. In half precision `out` is too coarse to give delta (its
@@ -214,58 +282,130 @@ class Backward {
         out[p_.offset(gradients_.sink, at, at.head)] = static_cast<Real>(sum);
     }
 
-    // dk and dv of one panel of keys: all query heads of its group, all their queries. What it adds
-    // to dq comes after what the keys before it add; the last to add takes dq out.
+    // dk and dv of some panels of keys: all query heads of their group, all their queries. What
+    // they add to dq comes after what the keys before them add; the last to add takes dq out.
     void keys(const Chains::Piece& chain, int64_t index, Worker& w) {
-        const int64_t batch = chain.chain / p_.G, own = chain.chain % p_.G;
-        const int64_t s0 = index * kPanel, count = std::min(kPanel, p_.S - s0);
-        const int64_t heads = p_.H / p_.G, turn = chain.chain * sight_.key_panels() + index;
-        GradientPanel& panel = w.panel;
-        Place at = p_.place(batch, 0, 0);
-        panel.lanes = count;
-        panel.by_lane = false;
-        panel.x = matrix(p_, p_.k, at, own, s0);
-        panel.y = matrix(p_, p_.v, at, own, s0);
-        kernels_.gradient_begin[kPrecision](panel);
+        const int64_t begin = index * together_;
+        const int64_t end = std::min(begin + together_, sight_.key_panels());
         ready_.wait(chain.chain, query_pieces());
-        for (int64_t step = 0; step < heads * panels_; ++step) {
-            const int64_t i = step % panels_;
-            const Seen how = sight_.of(batch, i, s0, count);
-            const bool first = index == 0, last = index == sight_.last(batch, i);
-            if (how == Seen::none && !first && !last) continue;
-            at = p_.place(batch, own * heads + step / panels_, i * kPanel);
-            panel.a = matrix(p_, p_.q, at, at.head, 0);
-            panel.b = matrix(p_, dout_, at, at.head, 0);
-            GradientBlock block = {{at.t0, at.rows, nullptr, nullptr},
-                                   &statistics_.shift[query(at)],
-                                   &statistics_.delta[query(at)],
-                                   &statistics_.factor[query(at)]};
-            const bool adds = how != Seen::none && lay_out_keys(p_, kernels_, at, s0, count, how,
-                                                                w.veil, w.by_row.data(), block);
-            Real* const sums = sums_.of(chain.slot, step / panels_ * p_.T + at.t0);
-            if (adds) kernels_.gradient_block[kPrecision](panel, block, GradientStep::keys);
-            if (first) {
-                std::fill_n(sums, at.rows * sums_.stride(), Real(0));
-            } else {
-                turns_.wait(turn - 1, step + 1);
+        if constexpr (kPrecision == 0) {
+            if (by_dots_ && worth_[chain.chain] && by_dots_->holds(chain.chain)) {
+                return walk(chain, index, begin, end, true, ByDots{*this, chain.slot, w});
             }
-            if (adds) kernels_.gradient_rows[kPrecision](panel, block, sums);
-            if (last) {
-                kernels_.rows_out[kPrecision](sums, at.rows, p_.D, p_.scale,
-                                              matrix(p_, gradients_.q, at, at.head, at.t0));
-            }
-            turns_.pass(turn, step + 1);
         }
-        if (index > 0) turns_.wait(turn - 1, heads * panels_);
-        turns_.pass(turn, heads * panels_);
-        const auto leave = [&](const void* sums, int64_t cols, double by, const Array& to) {
-            std::fill_n(factor(w), count, static_cast<Real>(by));
-            kernels_.transpose_out[kPrecision](sums, count, cols, factor(w),
-                                               matrix(p_, to, at, own, s0));
-        };
-        leave(panel.dxt, p_.D, p_.scale, gradients_.k);
-        leave(panel.dyt, p_.E, 1, gradients_.v);
+        for (int64_t i = begin; i < end; ++i) {
+            walk(chain, index, i, i + 1, i + 1 == end, ByFloats{*this, w});
+        }
     }
+
+    // The queries pass by panels [begin, end) of keys. `last`: of those that take this turn.
+    template <class Work>
+    void walk(const Chains::Piece& chain, int64_t index, int64_t begin, int64_t end, bool last,
+              Work work) {
+        const int64_t batch = chain.chain / p_.G, own = chain.chain % p_.G;
+        const int64_t heads = p_.H / p_.G, turn = chain.chain * key_pieces() + index;
+        Worker& w = work.w;
+        Place at = p_.place(batch, 0, 0);
+        for (int64_t panel = begin; panel < end; ++panel) {
+            const int64_t s0 = panel * kPanel;
+            work.begin(panel - begin, matrix(p_, p_.k, at, own, s0), matrix(p_, p_.v, at, own, s0),
+                       std::min(kPanel, p_.S - s0));
+        }
+        for (int64_t step = 0; step < heads * panels_; ++step) {
+            at = p_.place(batch, own * heads + step / panels_, step % panels_ * kPanel);
+            Real* const sums = sums_.of(chain.slot, step / panels_ * p_.T + at.t0);
+            bool in_turn = index == 0;
+            for (int64_t panel = begin; panel < end; ++panel) {
+                const int64_t s0 = panel * kPanel, count = std::min(kPanel, p_.S - s0);
+                const Seen how = sight_.of(batch, step % panels_, s0, count);
+                const bool opens = panel == 0, closes = panel == sight_.last(batch, step % panels_);
+                if (how == Seen::none && !opens && !closes) continue;
+                Block block = {at.t0, at.rows, nullptr, nullptr};
+                const bool adds =
+                    how != Seen::none &&
+                    lay_out_keys(p_, kernels_, at, s0, count, how, w.veil, w.by_row.data(), block);
+                if (adds) work.block(panel - begin, step, at, block);
+                if (opens) {
+                    std::fill_n(sums, at.rows * sums_.stride(), Real(0));
+                } else if (!in_turn) {
+                    turns_.wait(turn - 1, step + 1);
+                    in_turn = true;
+                }
+                if (adds) work.rows(panel - begin, block, sums);
+                if (closes) {
+                    kernels_.rows_out[kPrecision](sums, at.rows, p_.D, p_.scale,
+                                                  matrix(p_, gradients_.q, at, at.head, at.t0));
+                }
+            }
+            if (last && in_turn) turns_.pass(turn, step + 1);
+        }
+        if (last && index > 0) turns_.wait(turn - 1, heads * panels_);
+        if (last) turns_.pass(turn, heads * panels_);
+        for (int64_t panel = begin; panel < end; ++panel) {
+            const int64_t s0 = panel * kPanel, count = std::min(kPanel, p_.S - s0);
+            const auto leave = [&](const void* sums, int64_t cols, double by, const Array& to) {
+                std::fill_n(factor(w), count, static_cast<Real>(by));
+                kernels_.transpose_out[kPrecision](sums, count, cols, factor(w),
+                                                   matrix(p_, to, at, own, s0));
+            };
+            leave(work.dk(panel - begin), p_.D, p_.scale, gradients_.k);
+            leave(work.dv(panel - begin), p_.E, 1, gradients_.v);
+        }
+    }
+
+    // What the plain kernels do for a panel of keys.
+    struct ByFloats {
+        Backward& pass;
+        Worker& w;
+
+        void begin(int64_t, const Matrix& k, const Matrix& v, int64_t keys) {
+            w.panel.lanes = keys;
+            w.panel.by_lane = false;
+            w.panel.x = k;
+            w.panel.y = v;
+            pass.kernels_.gradient_begin[kPrecision](w.panel);
+        }
+        // dk += dS^T q, dv += P^T dout, for one panel of queries.
+        void block(int64_t, int64_t, const Place& at, const Block& block) {
+            w.panel.a = matrix(pass.p_, pass.p_.q, at, at.head, 0);
+            w.panel.b = matrix(pass.p_, pass.dout_, at, at.head, 0);
+            pass.kernels_.gradient_block[kPrecision](
+                w.panel,
+                {block, &pass.statistics_.shift[pass.query(at)],
+                 &pass.statistics_.delta[pass.query(at)], &pass.statistics_.factor[pass.query(at)]},
+                GradientStep::keys);
+        }
+        // dq += dS k, of the same panel.
+        void rows(int64_t, const Block& block, Real* dq) {
+            pass.kernels_.gradient_rows[kPrecision](w.panel, block, dq);
+        }
+        const void* dk(int64_t) const { return w.panel.dxt; }
+        const void* dv(int64_t) const { return w.panel.dyt; }
+    };
+
+    // The same by dot products, for several panels.
+    struct ByDots {
+        Backward& pass;
+        int slot;
+        Worker& w;
+
+        int worker() const { return static_cast<int>(&w - pass.workers_.data()); }
+        void begin(int64_t i, const Matrix& k, const Matrix& v, int64_t keys) {
+            pass.by_dots_->begin(worker(), i, k, v, keys);
+        }
+        void block(int64_t i, int64_t step, const Place& at, const Block& block) {
+            const int64_t query = pass.query(at);
+            pass.by_dots_->block(worker(), i, slot, step, at.rows,
+                                 {&pass.statistics_.shift[query], &pass.statistics_.delta[query],
+                                  &pass.statistics_.factor[query]},
+                                 block);
+        }
+        void rows(int64_t i, const Block& block, Real* dq) {
+            pass.by_dots_->rows(worker(), i, block.count, dq);
+        }
+        const void* dk(int64_t i) const { return pass.by_dots_->end(worker(), i).dkt; }
+        const void* dv(int64_t i) const { return pass.by_dots_->end(worker(), i).dvt; }
+    };
 
     // dbias = dS, summed over what the bias was repeated along. A task owns cells of the bias, all
     // of its repetitions included, so that no two threads add to one place.
@@ -339,11 +479,17 @@ class Backward {
     const int64_t panels_, heads_;
     Statistics<Real> statistics_;
     Sight sight_;
+    // Not where strips made the forward pass's scores: lse goes with those of plain kernels.
+    const DotsBackward* const dots_;
+    const int64_t together_;  // panels of keys that share each panel of queries while it is near
     const int count_;
     Chains chains_;
     Sums<Real> sums_;
     Turns ready_, turns_;  // pieces of queries by chain; steps of each panel of keys
     std::vector<Worker> workers_;
+    std::optional<DotGradients> by_dots_;
+    std::vector<uint8_t> worth_;  // by chain, as in the forward pass: lse goes with its scores
+    std::vector<double> lse_;     // [batch][head][T], where it is wanted in double
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 // Work in chains, whose pieces follow each other: who does what next.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 namespace clearhead {
@@ -56,6 +58,29 @@ class Chains {
     std::vector<int64_t> taken_;  // pieces of each chain
     std::vector<int> slot_;
     std::mutex mutex_;
+};
+
+// How far each task has come. Where tasks add to the same places, one may add at a step once the
+// one before it has passed that step: the order of the sums is fixed, whatever the number of
+// threads. Tasks start in order, so the first of those at work never waits.
+class Turns {
+  public:
+    explicit Turns(int64_t tasks) : steps_(tasks) {}
+
+    // Until a task has passed `count` steps.
+    void wait(int64_t task, int64_t count) const {
+        for (int spin = 0; steps_[task].load(std::memory_order_acquire) < count; ++spin) {
+            if (spin > kSpins) std::this_thread::yield();
+        }
+    }
+    // It has passed that many.
+    void pass(int64_t task, int64_t count) { steps_[task].store(count, std::memory_order_release); }
+    // One more, in no set order.
+    void add(int64_t task) { steps_[task].fetch_add(1, std::memory_order_acq_rel); }
+
+  private:
+    static constexpr int kSpins = 1000;
+    std::vector<std::atomic<int64_t>> steps_;
 };
 
 }  // namespace clearhead

@@ -4,6 +4,7 @@
 
 #include "attention.hpp"
 #include "caches.hpp"
+#include "chains.hpp"
 #include "dots.hpp"
 #include "panels.hpp"
 #include "threads.hpp"
@@ -12,9 +13,8 @@
 namespace clearhead {
 namespace {
 
-constexpr int64_t kPackedBytes = int64_t{32} << 20;  // heads are packed together up to this size
-constexpr int64_t kTogether = 8;   // panels that share a stretch of keys while a cache holds it
-constexpr int64_t kHeadsEach = 2;  // of a thread at least, or some would wait for the others
+constexpr int64_t kGroupsOfPiece = 16;  // that are packed at a time
+constexpr int64_t kTogether = 8;  // panels that share a stretch of keys while a cache holds it
 
 struct Shape {
     int64_t groups, k, v;  // of a packed head: groups of keys; bfloat16 of its keys, its values
@@ -104,13 +104,6 @@ struct DotWorker {
     static int64_t outputs(const Problem& p) { return tiles(p.E + 1, kTile) * kTile * kPanel; }
 };
 
-std::vector<DotWorker> workers_of(const Problem& p, int64_t parts, int64_t together, int count) {
-    std::vector<DotWorker> workers;
-    workers.reserve(count);
-    for (int i = 0; i < count; ++i) workers.emplace_back(p, parts, together);
-    return workers;
-}
-
 // Lays out mask bits and biases of the block's keys. Returns whether some row sees some key.
 bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, bool all_seen,
              DotWorker& worker, DotBlock& block) {
@@ -177,12 +170,16 @@ void for_groups(const Problem& p, const Kernels& kernels, const Place& at, Range
 
 void write_lse(const Problem& p, const Place& at, const DotPanel& panel) {
     const int64_t start = p.offset(p.lse, at, at.head);
-    float* lse = static_cast<float*>(const_cast<void*>(p.lse.data));
-    for (int64_t r = 0; r < at.rows; ++r) {
-        const double sum = panel.l[r];
-        lse[start + (at.t0 + r) * p.lse.row] =
-            sum == 0 ? -INFINITY : static_cast<float>(panel.m[r] * kLn2 + std::log(sum));
-    }
+    const auto write = [&](auto* lse) {
+        for (int64_t r = 0; r < at.rows; ++r) {
+            const double sum = panel.l[r];
+            lse[start + (at.t0 + r) * p.lse.row] =
+                sum == 0 ? -INFINITY : panel.m[r] * kLn2 + std::log(sum);
+        }
+    };
+    void* const data = const_cast<void*>(p.lse.data);
+    if (p.lse.dtype == DType::f64) return write(static_cast<double*>(data));
+    write(static_cast<float*>(data));
 }
 
 void set_up(const Problem& p, const Place& at, const Packed& kv, DotPanel& panel) {
@@ -234,94 +231,59 @@ bool forward_by_dots(const Problem& p, const Kernels& kernels,
     const Dots& dots = *kernels.dots[static_cast<int>(p.q.dtype)];
     const Shape shape(p, dots.parts);
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, panels = p.panels();
-    const auto worth = [&](int64_t head, Mask* mask) {
-        const Place at = p.place(head / p.G, head % p.G * shared, 0);
-        return is_worth_packing(p, dots.parts, at, shared, mask);
-    };
-    left.assign(p.batches() * p.H * panels, 0);
-    const auto leave = [&](int64_t head) {
-        std::fill_n(&left[head * shared * panels], shared * panels, 1);
-    };
-    if (!p.mask && !worth(0, nullptr)) {
-        for (int64_t head = 0; head < heads; ++head) leave(head);
-        return true;
+    const std::vector<uint8_t> worth = heads_worth_packing(p, dots.parts);
+    left.assign(heads * shared * panels, 0);
+    for (int64_t head = 0; head < heads; ++head) {
+        if (!worth[head]) std::fill_n(&left[head * shared * panels], shared * panels, 1);
     }
-    const auto pack = [&](int64_t head, int64_t begin, int64_t end, const Packed& out) {
-        const Place at = p.place(head / p.G, 0, 0);
-        const Matrix k = matrix(p, p.k, at, head % p.G, 0), v = matrix(p, p.v, at, head % p.G, 0);
-        for (int64_t g = begin; g < end; ++g) dots.pack(k, v, p.S, p.D, p.E, g, out);
-    };
-    // Panels from `first` on of the n-th query head of a head of keys.
-    const auto attend = [&](int64_t head, int64_t n, int64_t first, int64_t count, const Packed& kv,
-                            DotWorker& worker) {
-        const Place at = p.place(head / p.G, head % p.G * shared + n, 0);
-        forward_panels(p, kernels, dots, shape, at, first, std::min(panels, first + count), kv,
-                       worker, &left[(at.batch * p.H + at.head) * panels]);
-    };
-
-    // Where each thread has heads of its own, and small ones, it packs one and attends to it while
-    // a cache holds it.
-    const int alone = workers_for(heads, p.operations());
-    if (shared * panels <= kTogether && heads >= kHeadsEach * alone) {
-        const PackedHeads packed(shape, alone);
-        std::vector<DotWorker> workers = workers_of(p, dots.parts, panels, alone);
-        return parallel_for(
-            heads, alone,
-            [&](int64_t head, int worker) {
-                if (p.mask && !worth(head, &*workers[worker].mask)) return leave(head);
-                pack(head, 0, shape.groups, packed[worker]);
-                for (int64_t n = 0; n < shared; ++n) {
-                    attend(head, n, 0, panels, packed[worker], workers[worker]);
-                }
-            },
-            interrupted);
-    }
-
-    // Else all pack, and then all attend.
-    std::vector<uint8_t> takes(heads, 1);
-    if (p.mask) {
-        Mask mask = *p.mask;
-        for (int64_t head = 0; head < heads; ++head) {
-            takes[head] = worth(head, &mask);
-            if (!takes[head]) leave(head);
-        }
-        if (std::none_of(takes.begin(), takes.end(), [](uint8_t t) { return t; })) return true;
-    }
-    const int64_t wave =
-        std::clamp<int64_t>(kPackedBytes / std::max<int64_t>(1, shape.bytes()), 1, heads);
-    const PackedHeads packed(shape, wave);
-    // Together only where the keys do not fit, and some tasks are left for everybody.
-    const int64_t all = wave * shared * panels;
+    if (std::none_of(worth.begin(), worth.end(), [](uint8_t w) { return w; })) return true;
+    // Panels go together where the keys do not fit, as long as some pieces are left for everybody.
+    const int64_t all = heads * shared * panels;
     const int64_t together =
         shape.groups <= shape.stretch()
             ? 1
             : std::clamp<int64_t>(all / (8 * workers_for(all)), 1, std::min(panels, kTogether));
-    const int64_t parts = tiles(panels, together);
-    const int count = workers_for(wave * shared * parts, p.operations());
-    std::vector<DotWorker> workers = workers_of(p, dots.parts, together, count);
-    for (int64_t first = 0; first < heads; first += wave) {
-        const int64_t here = std::min(wave, heads - first);
-        const int64_t pieces = tiles(shape.groups, kGroupsOfBlock);
-        const auto pack_piece = [&](int64_t task, int) {
-            const int64_t head = task / pieces, begin = task % pieces * kGroupsOfBlock;
-            if (!takes[first + head]) return;
-            pack(first + head, begin, std::min(shape.groups, begin + kGroupsOfBlock), packed[head]);
-        };
-        // The last panels of a causal head are the longest: they go first, so that none is left to
-        // run alone at the end.
-        const auto attend_part = [&](int64_t task, int worker) {
-            const int64_t part = parts - 1 - task % parts, head = task / parts / shared;
-            if (!takes[first + head]) return;
-            attend(first + head, task / parts % shared, part * together, together, packed[head],
-                   workers[worker]);
-        };
-        if (!parallel_for(here * pieces, workers_for(here * pieces, p.operations()), pack_piece,
-                          interrupted) ||
-            !parallel_for(here * shared * parts, count, attend_part, interrupted)) {
-            return false;
+    // A chain is a head of keys: it is packed, and then the panels of its queries attend.
+    const int64_t packs = tiles(shape.groups, kGroupsOfPiece), parts = tiles(panels, together);
+    const int count = workers_for(heads * (packs + shared * parts), p.operations());
+    Chains chains(heads, packs + shared * parts, count);
+    Turns packed(heads);
+    const PackedHeads slots(shape, std::min<int64_t>(count, heads));
+    std::vector<DotWorker> workers;
+    workers.reserve(count);
+    for (int i = 0; i < count; ++i) workers.emplace_back(p, dots.parts, together);
+    const auto pack = [&](const Chains::Piece& piece) {
+        const int64_t group = piece.chain % p.G, begin = piece.index * kGroupsOfPiece;
+        const Place at = p.place(piece.chain / p.G, 0, 0);
+        const Matrix k = matrix(p, p.k, at, group, 0), v = matrix(p, p.v, at, group, 0);
+        for (int64_t g = begin; g < std::min(shape.groups, begin + kGroupsOfPiece); ++g) {
+            dots.pack(k, v, p.S, p.D, p.E, g, slots[piece.slot]);
         }
-    }
-    return true;
+        packed.add(piece.chain);
+    };
+    // The last panels of a causal head are the longest: they go first, so that none is left to run
+    // alone at the end.
+    const auto attend = [&](const Chains::Piece& piece, DotWorker& worker) {
+        const int64_t index = piece.index - packs, part = parts - 1 - index % parts;
+        const int64_t head = piece.chain % p.G * shared + index / parts;
+        const Place at = p.place(piece.chain / p.G, head, 0);
+        packed.wait(piece.chain, packs);
+        forward_panels(p, kernels, dots, shape, at, part * together,
+                       std::min(panels, (part + 1) * together), slots[piece.slot], worker,
+                       &left[(at.batch * p.H + head) * panels]);
+    };
+    return parallel_for(
+        chains.pieces(), count,
+        [&](int64_t, int worker) {
+            const Chains::Piece piece = chains.take(worker);
+            if (!worth[piece.chain]) return;
+            if (piece.index < packs) {
+                pack(piece);
+            } else {
+                attend(piece, workers[worker]);
+            }
+        },
+        interrupted);
 }
 
 }  // namespace clearhead

@@ -77,7 +77,7 @@ inline void pack_values(const Matrix& v, int64_t count, int64_t E, uint16_t* out
         Floats square[Form::kParts][kTile];
         for (int64_t i = 0; i < kTile; ++i) {
             Pairs::Vec x[Form::kParts];
-            Form::two_rows(v, 2 * i, count, e, left, x, most);
+            Form::two_rows(v, 2 * i, 2 * i + 1, count, e, left, x, most);
             for (int part = 0; part < Form::kParts; ++part) {
                 square[part][i] = _mm512_castsi512_ps(x[part]);
             }
@@ -111,10 +111,11 @@ void pack(const Matrix& k, const Matrix& v, int64_t S, int64_t D, int64_t E, int
 
 // -- the panel
 
-// Packs q; returns the square of the longest query's norm, infinite where one is not finite.
+// Packs up to 64 rows as the lanes of a product along them, [parts][D / 32][4][16 pairs][16][2];
+// returns the square of the longest one's norm, infinite where one is not finite.
 template <class Form>
-inline float pack_queries(const DotPanel& panel) {
-    const int64_t steps = tiles(panel.D, 32);
+inline float pack_lanes(const Matrix& m, int64_t rows, int64_t D, uint16_t* to) {
+    const int64_t steps = tiles(D, 32);
     float most = 0;
     for (int64_t column = 0; column < kColumns; ++column) {
         Floats squares[kTile];
@@ -124,16 +125,14 @@ inline float pack_queries(const DotPanel& panel) {
             for (int64_t i = 0; i < kTile; ++i) {
                 const int64_t row = column * kTile + i;
                 Pairs::Vec x[Form::kParts] = {};
-                if (row < panel.rows) {
-                    Form::row(panel.q, row, step * 32, panel.D - step * 32, x, squares[i]);
-                }
+                if (row < rows) Form::row(m, row, step * 32, D - step * 32, x, squares[i]);
                 for (int part = 0; part < Form::kParts; ++part) {
                     square[part][i] = _mm512_castsi512_ps(x[part]);
                 }
             }
             for (int part = 0; part < Form::kParts; ++part) {
                 Lanes::transpose(square[part]);
-                uint16_t* out = panel.qt + ((part * steps + step) * kColumns + column) * kTileSize;
+                uint16_t* out = to + ((part * steps + step) * kColumns + column) * kTileSize;
                 for (int64_t i = 0; i < kTile; ++i) {
                     Pairs::store(out + i * 32, _mm512_castps_si512(square[part][i]));
                 }
@@ -142,6 +141,11 @@ inline float pack_queries(const DotPanel& panel) {
         for (const Floats x : squares) most = greater_of(most, Pairs::sum(x));
     }
     return most;
+}
+
+template <class Form>
+inline float pack_queries(const DotPanel& panel) {
+    return pack_lanes<Form>(panel.q, panel.rows, panel.D, panel.qt);
 }
 
 struct Sizes {

@@ -2,10 +2,9 @@
 // which keys it sees, and the order in which panels of keys add to dq.
 #pragma once
 #include <algorithm>
-#include <atomic>
-#include <thread>
 #include <vector>
 
+#include "chains.hpp"
 #include "panels.hpp"
 
 namespace clearhead {
@@ -104,28 +103,5 @@ bool lay_out_keys(const Problem& p, const Kernels& kernels, const Place& at, int
     if (every != all) block.visible = by_row;
     return some != 0;
 }
-
-// How far each task has come. Where tasks add to the same places, one may add at a step once the
-// one before it has passed that step: the order of the sums is fixed, whatever the number of
-// threads. Tasks start in order, so the first of those at work never waits.
-class Turns {
-  public:
-    explicit Turns(int64_t tasks) : steps_(tasks) {}
-
-    // Until a task has passed `count` steps.
-    void wait(int64_t task, int64_t count) const {
-        for (int spin = 0; steps_[task].load(std::memory_order_acquire) < count; ++spin) {
-            if (spin > kSpins) std::this_thread::yield();
-        }
-    }
-    // It has passed that many.
-    void pass(int64_t task, int64_t count) { steps_[task].store(count, std::memory_order_release); }
-    // One more, in no set order.
-    void add(int64_t task) { steps_[task].fetch_add(1, std::memory_order_acq_rel); }
-
-  private:
-    static constexpr int kSpins = 1000;
-    std::vector<std::atomic<int64_t>> steps_;
-};
 
 }  // namespace clearhead

@@ -2,13 +2,17 @@
 #include "simd_avx512.hpp"
 #include "simd_amx.hpp"
 #include "strip_amx.hpp"
-#include "sums.inl.hpp"
+#include "dots_backward.inl.hpp"
 #include "strip_dots.inl.hpp"
 // clang-format on
 
 namespace clearhead {
 extern const Dots bfloats_amx, halves_amx, floats_amx;
+extern const DotsBackward bfloats_backward_amx, halves_backward_amx, floats_backward_amx;
 const Dots bfloats_amx = dots(), halves_amx = sums<2>(), floats_amx = sums<3>();
 extern const StripDots strip_dots_amx;
 const StripDots strip_dots_amx = strip_dots();
+const DotsBackward bfloats_backward_amx = dots_backward<1>(),
+                   halves_backward_amx = dots_backward<2>(),
+                   floats_backward_amx = dots_backward<3>();
 }  // namespace clearhead

@@ -114,9 +114,10 @@ struct RowStates {
     constexpr int64_t size() const { return rows * (2 + padded(E)); }
 };
 
-struct Watch;      // what observation keeps: watch.hpp
-struct Dots;       // attention by dot-product instructions on bfloat16: dots.hpp
-struct StripDots;  // the same for few queries in bfloat16: strip_dots.hpp
+struct Watch;         // what observation keeps: watch.hpp
+struct Dots;          // attention by dot-product instructions on bfloat16: dots.hpp
+struct StripDots;     // the same for few queries in bfloat16: strip_dots.hpp
+struct DotsBackward;  // its gradient: dots_backward.hpp
 
 // What an instruction set gives. Index 0 works in float, 1 in double.
 struct Kernels {
@@ -168,8 +169,9 @@ struct Kernels {
     // against. Returns the bytes read.
     int64_t (*read_all[2])(const void* data, int64_t bytes);
 
-    const Dots* dots[4] = {};               // by DType; null: as float
-    const StripDots* strip_dots = nullptr;  // null: as float
+    const Dots* dots[4] = {};                   // by DType; null: as float
+    const DotsBackward* dots_backward[4] = {};  // likewise
+    const StripDots* strip_dots = nullptr;      // null: as float
 };
 
 }  // namespace clearhead

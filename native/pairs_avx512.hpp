@@ -69,6 +69,7 @@ struct Pairs {
         const Floats rest = leave(x, part[0] = _mm512_castps_si512(x));
         part[2] = _mm512_castps_si512(leave(rest, part[1] = add_half(rest)));
     }
+    static void split_weight(Floats x, Vec (&part)[1]) { split(x, part); }
     static void split_weight(Floats x, Vec (&part)[2]) {
         part[1] = add_half(leave(x, part[0] = _mm512_castps_si512(x)));
     }
@@ -92,15 +93,15 @@ struct Whole {
         out[0] = Pairs::load_row(m, i, j, n);
         squares = Pairs::add_squares(squares, out[0]);
     }
-    // Elements j, ..., 16 in all, of rows i and i + 1 in pairs; `count` rows are there.
-    static void two_rows(const Matrix& m, int64_t i, int64_t count, int64_t j, int64_t n,
+    // Elements j, ..., 16 in all, of rows a and b in pairs; `count` rows are there.
+    static void two_rows(const Matrix& m, int64_t a, int64_t b, int64_t count, int64_t j, int64_t n,
                          Vec (&out)[1], Vec& most) {
         const auto row = [&](int64_t r) {
             const Vec x = r < count ? Pairs::load_row(m, r, j, n) : Pairs::none();
             most = Pairs::larger(most, x);
             return x;
         };
-        const Vec even = row(i), odd = row(i + 1);
+        const Vec even = row(a), odd = row(b);
         out[0] = Pairs::interleave(even, odd);
     }
     static float largest(Vec most) { return Pairs::largest(most); }
@@ -123,16 +124,21 @@ struct Sum {
         const Pairs::Floats first = load(0), second = load(kTile);
         join(first, second, out);
     }
-    static void two_rows(const Matrix& m, int64_t i, int64_t count, int64_t j, int64_t n,
+    static void two_rows(const Matrix& m, int64_t a, int64_t b, int64_t count, int64_t j, int64_t n,
                          Vec (&out)[N], Vec& most) {
         const auto load = [&](int64_t r) {
             const Pairs::Floats x = r < count ? load_row<float>(m, r, j, n) : _mm512_setzero_ps();
-            const Vec bits = _mm512_castps_si512(x);
-            most = _mm512_max_epi32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+            most = larger(most, x);
             return x;
         };
-        const Pairs::Floats even = load(i), odd = load(i + 1);
+        const Pairs::Floats even = load(a), odd = load(b);
         join(even, odd, out);
+    }
+    // The larger magnitude of each, as bits, which are in its order.
+    static Vec larger(Vec a, Pairs::Floats x) {
+        const Vec magnitude =
+            _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+        return _mm512_max_epi32(a, magnitude);
     }
     static float largest(Vec most) {
         constexpr int kInfinity = 0x7f800000;
@@ -164,25 +170,17 @@ struct Weights {
 
     // What the scores at s[0], s[16], ... give: s * factor - shift.
     inline __attribute__((always_inline)) Weights(const float* s, Floats factor, Floats shift) {
-        constexpr int kFloor = 9;
-        constexpr float c[] = {0.0018852976f, 0.008973375f, 0.055835906f, 0.2401528f, 0.6931525f};
 #pragma GCC unroll 8
         for (int i = 0; i < N; ++i) {
             x[i] = _mm512_fmsub_ps(_mm512_loadu_ps(s + i * kTile), factor, shift);
         }
+        raise();
+    }
+    // What these give.
+    explicit inline __attribute__((always_inline)) Weights(const Floats (&given)[N]) {
 #pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) r[i] = _mm512_reduce_ps(x[i], kFloor);
-#pragma GCC unroll 8
-        for (int i = 0; i < N; ++i) {
-            tail[i] = _mm512_fmadd_ps(_mm512_set1_ps(c[0]), r[i], _mm512_set1_ps(c[1]));
-        }
-#pragma GCC unroll 8
-        for (int k = 2; k < 5; ++k) {
-#pragma GCC unroll 8
-            for (int i = 0; i < N; ++i) {
-                tail[i] = _mm512_fmadd_ps(tail[i], r[i], _mm512_set1_ps(c[k]));
-            }
-        }
+        for (int i = 0; i < N; ++i) x[i] = given[i];
+        raise();
     }
     Floats exact(int i, __mmask16 seen) const {
         return _mm512_maskz_scalef_ps(seen, _mm512_fmadd_ps(tail[i], r[i], _mm512_set1_ps(1)),
@@ -196,6 +194,25 @@ struct Weights {
     }
     static Pairs::Vec pair(Floats even, Floats odd) {
         return Pairs::join(_mm512_castps_si512(even), _mm512_castps_si512(odd));
+    }
+
+  private:
+    inline __attribute__((always_inline)) void raise() {
+        constexpr int kFloor = 9;
+        constexpr float c[] = {0.0018852976f, 0.008973375f, 0.055835906f, 0.2401528f, 0.6931525f};
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) r[i] = _mm512_reduce_ps(x[i], kFloor);
+#pragma GCC unroll 8
+        for (int i = 0; i < N; ++i) {
+            tail[i] = _mm512_fmadd_ps(_mm512_set1_ps(c[0]), r[i], _mm512_set1_ps(c[1]));
+        }
+#pragma GCC unroll 8
+        for (int k = 2; k < 5; ++k) {
+#pragma GCC unroll 8
+            for (int i = 0; i < N; ++i) {
+                tail[i] = _mm512_fmadd_ps(tail[i], r[i], _mm512_set1_ps(c[k]));
+            }
+        }
     }
 };
 

@@ -1,8 +1,10 @@
 #include "worth.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "dots.hpp"
+#include "mask.hpp"
 
 namespace clearhead {
 namespace {
@@ -38,10 +40,7 @@ int64_t keys_of(const Place& at, int64_t S, Mask* mask) {
     return seen;
 }
 
-}  // namespace
-
 bool is_worth_packing(const Problem& p, int parts, const Place& first, int64_t shared, Mask* mask) {
-    if (parts == 1) return true;  // packing then moves numbers and does no more
     const double numbers = static_cast<double>(p.D + p.E), of_key = saved(p, parts);
     const int64_t panels = p.panels(), samples = mask ? std::min(panels, kSamples) : 1;
     double seen = 0;  // keys, by panels of 64 rows
@@ -52,6 +51,24 @@ bool is_worth_packing(const Problem& p, int parts, const Place& first, int64_t s
     }
     const double rows = static_cast<double>(shared * p.T), full = rows / kPanel;
     return full * seen * of_key > kSplit * numbers * (parts * static_cast<double>(p.S) + rows);
+}
+
+}  // namespace
+
+std::vector<uint8_t> heads_worth_packing(const Problem& p, int parts) {
+    const int64_t heads = p.batches() * p.G, shared = p.H / p.G;
+    std::vector<uint8_t> worth(heads, 1);
+    if (heads == 0 || parts == 1) return worth;  // packing then moves numbers and does no more
+    std::optional<Mask> mask;
+    if (p.mask) mask = *p.mask;
+    for (int64_t head = 0; head < heads; ++head) {
+        const Place first = p.place(head / p.G, head % p.G * shared, 0);
+        // Heads differ in their masks only.
+        worth[head] = head == 0 || mask
+                          ? is_worth_packing(p, parts, first, shared, mask ? &*mask : nullptr)
+                          : worth[0];
+    }
+    return worth;
 }
 
 }  // namespace clearhead
