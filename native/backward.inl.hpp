@@ -8,7 +8,7 @@
 // adds to dq leaves it, and the driver sees to the order. P is recomputed, so memory stays linear
 // (FlashAttention, Dao et al. 2022, algorithm 4): five products, 5/2 times the forward pass.
 #pragma once
-#include "tile.inl.hpp"
+#include "mix.inl.hpp"
 
 namespace clearhead {
 namespace {

@@ -4,7 +4,7 @@
 //
 // Traffic of a panel: each key and value is read once for 64 queries; Q, P and O stay in cache.
 #pragma once
-#include "tile.inl.hpp"
+#include "mix.inl.hpp"
 
 namespace clearhead {
 namespace {

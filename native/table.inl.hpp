@@ -5,6 +5,7 @@
 #include "decode.inl.hpp"
 #include "forward.inl.hpp"
 #include "observe.inl.hpp"
+#include "probes.inl.hpp"
 
 namespace clearhead {
 namespace {
