@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "decode.hpp"
+#include "dots.hpp"
 #include "panels.hpp"
 #include "shared_mask.hpp"
 #include "threads.hpp"
+#include "worth.hpp"
 
 namespace clearhead {
 namespace {
@@ -103,9 +105,10 @@ bool forward(const Problem& given, const Kernels& kernels,
     if (!shared.complete) return false;
     Problem p = given;
     if (shared.mask) p.mask = &*shared.mask;
-    if (kernels.dots[static_cast<int>(p.q.dtype)]) {
-        std::vector<uint8_t> left;  // panels whose numbers the instructions cannot hold
-        if (!forward_by_dots(p, kernels, interrupted, left)) return false;
+    if (const Dots* dots = kernels.dots[static_cast<int>(p.q.dtype)]) {
+        std::vector<uint8_t> left;  // panels that are not done
+        const std::vector<uint8_t> worth = heads_worth_packing(p, dots->parts);
+        if (!forward_by_dots(p, kernels, worth, interrupted, left)) return false;
         const bool done = std::all_of(left.begin(), left.end(), [](uint8_t l) { return !l; });
         return done || forward_in<float>(p, kernels, interrupted, left);
     }

@@ -192,7 +192,7 @@ class Backward {
         int64_t stride = p.H * p.T;
         for (size_t i = p.lead.size(); i-- > 0; stride *= p.lead[i]) p.lse.lead[i] = stride;
         std::vector<uint8_t> left;
-        if (!forward_by_dots(p, kernels_, interrupted_, left)) return false;
+        if (!forward_by_dots(p, kernels_, worth_, interrupted_, left)) return false;
         for (size_t i = 0; i < left.size(); ++i) {
             if (left[i]) std::fill_n(&lse_[query(query_panel(i))], query_panel(i).rows, NAN);
         }

@@ -8,7 +8,6 @@
 #include "dots.hpp"
 #include "panels.hpp"
 #include "threads.hpp"
-#include "worth.hpp"
 
 namespace clearhead {
 namespace {
@@ -226,12 +225,11 @@ void forward_panels(const Problem& p, const Kernels& kernels, const Dots& dots, 
 
 }  // namespace
 
-bool forward_by_dots(const Problem& p, const Kernels& kernels,
+bool forward_by_dots(const Problem& p, const Kernels& kernels, const std::vector<uint8_t>& worth,
                      const std::function<bool()>& interrupted, std::vector<uint8_t>& left) {
     const Dots& dots = *kernels.dots[static_cast<int>(p.q.dtype)];
     const Shape shape(p, dots.parts);
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, panels = p.panels();
-    const std::vector<uint8_t> worth = heads_worth_packing(p, dots.parts);
     left.assign(heads * shared * panels, 0);
     for (int64_t head = 0; head < heads; ++head) {
         if (!worth[head]) std::fill_n(&left[head * shared * panels], shared * panels, 1);
