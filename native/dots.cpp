@@ -125,6 +125,7 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, bool all
                          worker.bias.data() + i * kPanel, visible + i);
         }
     }
+    if (biased) fetch_bias(p, at, first + count, count);
     if (biased) std::fill_n(worker.bias.data() + present * kPanel, (count - present) * kPanel, 0);
     block.visible = visible;
     block.bias = biased ? worker.bias.data() : nullptr;

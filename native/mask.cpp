@@ -182,6 +182,9 @@ void gather_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, in
     }
 }
 
+// Keys: a block of the drivers, who may ask for it in halves.
+constexpr int64_t kAhead = 128;
+
 // Bytes that the next block will read come closer while the kernel is at work on this one: they lie
 // in as many places as there are rows (or keys, where the rows stand together), which the processor
 // does not foresee.
@@ -195,7 +198,7 @@ void prefetch(const uint8_t* data, int64_t step, int64_t times, int64_t bytes) {
 // read once.
 void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int64_t count,
                 int64_t left, uint64_t* bits) {
-    const int64_t next = std::min(count, left - count);
+    const int64_t next = std::min(count, left - kAhead);
     if (row == 0) {
         for (int64_t i = 0; i < count; ++i) bits[i] = data[i * col] ? rows_mask(rows) : 0;
     } else if (col == 0) {
@@ -203,9 +206,9 @@ void array_bits(const uint8_t* data, int64_t row, int64_t col, int64_t rows, int
         std::fill_n(bits + 1, count - 1, bits[0]);
     } else if (col != 1) {
         gather_bits(data, row, col, rows, count, bits);
-        if (row == 1) prefetch(data + count * col, col, next, rows);
+        if (row == 1) prefetch(data + kAhead * col, col, next, rows);
     } else {
-        prefetch(data + count, row, rows, next);
+        prefetch(data + kAhead, row, rows, next);
         int64_t s = 0;
         for (; s + 64 <= count; s += 64) pack_columns<8>(data + s, row, rows, bits + s);
         for (; s + 16 <= count; s += 16) pack_columns<2>(data + s, row, rows, bits + s);

@@ -65,6 +65,18 @@ Real in_log2(double nats) {
     return static_cast<Real>(std::clamp(nats * kLog2e, -most, most));
 }
 
+// Asks for the biases of the rows of a panel and of keys [begin, begin + count), as far as there
+// are any: rows stand too far apart for the processor to look ahead by itself.
+inline void fetch_bias(const Problem& p, const Place& at, int64_t begin, int64_t count) {
+    const Array& a = p.bias.array;
+    if (p.bias.kind != BiasKind::array || a.col != 1) return;
+    const int64_t size = bytes(a.dtype), end = std::min(begin + count, p.S);
+    const char* row = advance(a.data, a.dtype, p.offset(a, at, at.head) + at.t0 * a.row);
+    for (int64_t i = 0; i < (a.row == 0 ? 1 : at.rows); ++i, row += a.row * size) {
+        for (int64_t j = begin * size; j < end * size; j += 64) __builtin_prefetch(row + j, 0, 2);
+    }
+}
+
 // Biases of scores (t0 + i, s0 + j), i < T, j < S, into out[j][i], or out[i][j] where lanes are
 // keys,
 // [..][kPanel]; a bias of -inf clears the lane's bit in `visible`.
@@ -119,6 +131,7 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, int64_t 
     if (p.bias.kind != BiasKind::none) {
         lay_out_bias(p, kernels, at, at.t0, at.rows, begin, count, false, veil.bias.data(),
                      veil.visible.data());
+        fetch_bias(p, at, begin + count, count);
         block.bias = veil.bias.data();
     }
     uint64_t every = rows, some = 0;

@@ -61,9 +61,10 @@ class Weighing {
     Weighing(const DotPanel& panel, const DotBlock& block, int64_t slots)
         : panel_(panel), block_(block), slots_(slots) {}
 
-    // `factor`: what the scores still lack.
-    void start(int64_t group, double factor) {
+    // `factor` and `bias` (or null): what the scores still lack.
+    void start(int64_t group, double factor, const float* bias) {
         group_ = group;
+        bias_ = bias;
         factor_ = Lanes::set1(float(factor));
         at_ = due_ = 0;
     }
@@ -83,8 +84,23 @@ class Weighing {
         const int64_t lane = column * kTile;
         const Floats m = Lanes::load(panel_.m + lane), zero = Lanes::set1(0);
         const Floats shift = Lanes::select(Lanes::equal(m, Lanes::set1(kFarDown)), zero, m);
-        const Weights<kKeys> weights(scores_of(panel_, group_, column) + key * kTile, factor_,
-                                     shift);
+        const float* scores = scores_of(panel_, group_, column) + key * kTile;
+        if (bias_) {  // as settle: the lowest bias swallows a score
+            const float* bias = bias_ + (group_ * kGroup + key) * kPanel + lane;
+            Floats x[kKeys];
+#pragma GCC unroll 4
+            for (int i = 0; i < kKeys; ++i) {
+                const Floats s = Lanes::load(scores + i * kTile);
+                x[i] = Lanes::sub(Lanes::fma(s, factor_, Lanes::load(bias + i * kPanel)), shift);
+            }
+            split(at, Weights<kKeys>(x));
+        } else {
+            split(at, Weights<kKeys>(scores, factor_, shift));
+        }
+    }
+    inline __attribute__((always_inline)) void split(int64_t at, const Weights<kKeys>& weights) {
+        const int64_t column = at / (kGroup / kKeys), key = at % (kGroup / kKeys) * kKeys;
+        const int64_t lane = column * kTile;
         const uint64_t* seen = block_.visible ? block_.visible + group_ * kGroup + key : nullptr;
         uint16_t* out = panel_.p + (group_ * N * kColumns + column) * kTileSize + key / 2 * 32;
         Floats sum = Lanes::load(group_sums(panel_) + lane);
@@ -109,6 +125,7 @@ class Weighing {
     const DotPanel& panel_;
     const DotBlock& block_;
     Floats factor_;
+    const float* bias_ = nullptr;
     int64_t slots_, due_ = 0, group_ = 0, at_ = kPieces;
 };
 
@@ -178,7 +195,7 @@ template <int N>
 void attend_sums(DotPanel& panel, const DotBlock& block) {
     Tiles::begin();
     const int64_t slots = pairs_of_columns(panel) * tiles(panel.D, 32) * Order<N, 2>::count();
-    const bool plain = panel.cap_factor == 0 && !panel.biased;
+    const bool plain = panel.cap_factor == 0;
     Weighing<N> weighing(panel, block, slots);
     int64_t begin = 0;  // of the groups whose weights have not met their values
     // Weights meet their values under the reference that they were made with.
@@ -190,7 +207,7 @@ void attend_sums(DotPanel& panel, const DotBlock& block) {
         for (int64_t column = 0; column < columns_of(panel); ++column) {
             settle(panel, block, group, group + 1, column, before);
         }
-        weighing.start(group, 1);
+        weighing.start(group, 1, nullptr);
     };
     const auto finish_group = [&](int64_t group) {
         weighing.finish();
@@ -207,7 +224,7 @@ void attend_sums(DotPanel& panel, const DotBlock& block) {
         score<N>(panel, block, group, weighing);
         if (group > 0) finish_group(group - 1);
         if (plain) {
-            weighing.start(group, panel.s_factor);
+            weighing.start(group, panel.s_factor, block.bias);
         } else {
             settle_group(group);
         }

@@ -208,6 +208,36 @@ def test_scores_far_from_0_are_right(far, rng):
     assert_right(by_tiles(q, k, v, scale=1.0), q, k, v, scale=1.0)
 
 
+@pytest.mark.parametrize("slope", [0.05, 3.0, -3.0], ids=["rising", "steep", "falling"])
+def test_references_move_where_biases_rise(slope, rng):
+    q, k, v = draw(rng, 150, 521, 64, 64, G=1)
+    bias = slope * np.arange(521, dtype=F32) + rng.standard_normal((4, 150, 521), F32)
+    bias[rng.random(bias.shape) < 0.2] = -np.inf
+    assert_right(by_tiles(q, k, v, bias=bias), q, k, v, bias=bias)
+
+
+def test_the_lowest_bias_hides_nothing_and_leaves_nothing_of_a_score(rng):
+    """All weights of a row are the same then, whichever way they are made."""
+    q, k, v = draw(rng, 150, 301, 64, 64, G=1)
+    bias = np.full((150, 301), np.finfo(F32).min)
+    assert_right(by_tiles(q, k, v, bias=np.zeros_like(bias)), q, k, v, bias=np.zeros_like(bias))
+    want = np.broadcast_to(v.astype(np.float64).mean(-2, keepdims=True), (2, 4, 150, 64))
+    assert rms(ch.attention(q, k, v, bias=bias), want) < 1e-6
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf], ids=["nan", "inf"])
+def test_a_bias_that_is_no_number_reaches_exactly_its_row(poison, rng):
+    q, k, v = draw(rng, 150, 301, 64, 64, G=1)
+    bias = rng.standard_normal((4, 150, 301), F32)
+    bias[2, 77, 200] = poison
+    got = ch.attention_with_lse(q, k, v, bias=bias)
+    bad = np.zeros((2, 4, 150), bool)
+    bad[:, 2, 77] = True
+    np.testing.assert_array_equal(np.isnan(got.lse), bad)
+    np.testing.assert_array_equal(np.isnan(got.out).all(-1), bad)
+    np.testing.assert_array_equal(np.isnan(got.out).any(-1), bad)
+
+
 POISON = [np.nan, np.inf, -np.inf, 1e38]
 NAMES = ["nan", "inf", "-inf", "1e38"]
 

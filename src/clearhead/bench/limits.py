@@ -28,7 +28,9 @@ class Limits:
     """Most that was seen.
 
     flops      operations of products a second, by (instruction set, threads); "amx bfloat16" and
-               the like where there are instructions for that dtype
+               the like where there are instructions for that dtype. float32 and float16 are
+               held against multiply-adds of float32 everywhere, also where sums of bfloat16
+               products are quicker
     weights    scores made into weights a second, likewise: factor, reference, 2^x and sum
     bandwidth  bytes read a second, by (bytes of the array, threads)
     """

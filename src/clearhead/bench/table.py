@@ -19,8 +19,9 @@ _SHORT = {
 }
 LEGEND = """\
 ms: median of a call; +-: half the distance of its quartiles; limit: the least
-time that this machine's multiply-adds or memory allow, of the time taken. Then
-each peer's time divided by clearhead's: below 1, marked <, the peer is faster.
+time that this machine's multiply-adds or memory allow, of the time taken (over
+100% where tiles of bfloat16 do what multiply-adds of float32 would). Then each
+peer's time divided by clearhead's: below 1, marked <, the peer is faster.
 torch: PyTorch's scaled_dot_product_attention; rows: the same, grouped heads as
 rows of one; mha, gqa, onnx: ONNX Runtime's MultiHeadAttention,
 GroupQueryAttention and Attention; ov: OpenVINO."""
