@@ -193,8 +193,13 @@ class Backward {
         for (size_t i = p.lead.size(); i-- > 0; stride *= p.lead[i]) p.lse.lead[i] = stride;
         std::vector<uint8_t> left;
         if (!forward_by_dots(p, kernels_, worth_, interrupted_, left)) return false;
-        for (size_t i = 0; i < left.size(); ++i) {
-            if (left[i]) std::fill_n(&lse_[query(query_panel(i))], query_panel(i).rows, NAN);
+        // A chain with a panel that parts cannot hold goes by plain kernels, all of it.
+        const int64_t of_chain = query_pieces(), rows = p_.H / p_.G * p_.T;
+        for (int64_t chain = 0; chain < p_.batches() * p_.G; ++chain) {
+            const auto first = left.begin() + chain * of_chain;
+            if (std::find(first, first + of_chain, 1) != first + of_chain) {
+                std::fill_n(&lse_[chain * rows], rows, NAN);
+            }
         }
         return true;
     }
