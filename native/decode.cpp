@@ -284,7 +284,7 @@ void states_of(const Problem& p, const Kernels& kernels, const Bundle& bundle, i
         }
     }
     load_queries(p, kernels, bundle, worker.q);
-    if (bundle.rows <= kStripRows) {
+    if (bundle.rows <= kernels.strip_rows[sizeof(Real) == 8]) {
         strip_states<Real>(p, kernels, bundle, begin, end, worker, state, rows);
     } else {
         panel_states<Real>(p, kernels, bundle, begin, end, worker, state, rows);

@@ -12,7 +12,7 @@ namespace clearhead {
 
 constexpr int64_t kPanel = 64;      // rows of a panel: one bit each in a uint64_t
 constexpr int64_t kBlock = 96;      // keys of a block at most; caches.hpp says how many
-constexpr int64_t kStripRows = 12;  // most rows of a strip: see decode.cpp
+constexpr int64_t kStripRows = 12;  // most rows of a strip
 constexpr double kLog2e = 1.4426950408889634074;
 constexpr double kLn2 = 0.69314718055994530942;
 
@@ -126,6 +126,7 @@ struct Kernels {
     void (*attend[2])(Panel& panel, const Block& block);  // state += the block's keys and values
     void (*finish[2])(Panel& panel, const Matrix& out);   // out = o / l
 
+    int64_t strip_rows[2];  // up to so many rows are done sooner by a strip than by a panel
     void (*strip_attend[2])(const Strip& strip, const Block& block);  // state += keys and values
     // out[i][j] = m[i][j] in Real, rows of padded(cols), 0 beyond cols.
     void (*copy_rows[2])(const Matrix& m, int64_t rows, int64_t cols, void* out);

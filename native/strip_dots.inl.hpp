@@ -232,8 +232,8 @@ inline void put_weights(const Floats* weights, int rows, uint32_t* even, uint32_
     }
 }
 
-// Lanes r and r + 8 of w[i] are keys i and i + 4, i < 4, and i + 4 and i + 8 above: to rows of
-// keys.
+// Lanes r and r + 8 of w[i] hold keys i and i + 4, from i = 4 on keys i + 4 and i + 8. Afterwards
+// w[r] holds all 16 of row r.
 inline void transpose_folded(Floats (&w)[8]) {
     Floats t[8];
 #pragma GCC unroll 4

@@ -16,6 +16,7 @@ constexpr Kernels table(const char* isa) {
         .begin = {begin<float>, begin<double>},
         .attend = {attend<float>, attend<double>},
         .finish = {finish<float>, finish<double>},
+        .strip_rows = {strip_rows<float>(), strip_rows<double>()},
         .strip_attend = {strip_attend<float>, strip_attend<double>},
         .copy_rows = {copy_rows<float>, copy_rows<double>},
         .merge_row = {merge_row<float>, merge_row<double>},
