@@ -7,51 +7,14 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "backward_bias.hpp"
 #include "backward_dots.hpp"
 #include "decode.hpp"
-#include "gradient.hpp"
 #include "threads.hpp"
 #include "worth.hpp"
 
 namespace clearhead {
 namespace {
-
-template <class Real>
-struct GradientWorker {
-    GradientPanel panel;
-    Veil<Real> veil;
-    std::vector<uint64_t> by_row;  // mask bits of a block of queries, one word a query
-    std::vector<Real> lanes;  // [3][kPanel]: shift, delta and factor of the lanes at hand, padded
-    Scratch<Real> scratch;
-
-    explicit GradientWorker(const Problem& p) : GradientWorker(p, p.q.dtype > DType::f32) {}
-
-  private:
-    GradientWorker(const Problem& p, bool converts)
-        : veil(p),
-          by_row(kPanel),
-          lanes(3 * kPanel),
-          scratch({p.D * kPanel, p.D * kPanel, whole_panels(p.D) * kPanel, p.E * kPanel,
-                   p.E * kPanel, kBlock * kPanel, kBlock * kPanel, 2 * kPanel,
-                   converts * kBlock * p.D, converts * kBlock * p.E}) {
-        panel.D = p.D;
-        panel.E = p.E;
-        panel.cap_factor = p.softcap * kLog2e;
-        panel.s_factor = p.q_factor();
-        panel.xt = scratch.take(p.D * kPanel);
-        panel.dxt = scratch.take(p.D * kPanel);
-        panel.x_rows = scratch.take(whole_panels(p.D) * kPanel);
-        panel.yt = scratch.take(p.E * kPanel);
-        panel.dyt = scratch.take(p.E * kPanel);
-        panel.p = scratch.take(kBlock * kPanel);
-        panel.slope = scratch.take(kBlock * kPanel);
-        panel.sums = scratch.take(2 * kPanel);
-        panel.a_rows = scratch.take(converts * kBlock * p.D);
-        panel.b_rows = scratch.take(converts * kBlock * p.E);
-    }
-
-    static int64_t whole_panels(int64_t n) { return (n + kPanel - 1) / kPanel * kPanel; }
-};
 
 template <class Real>
 class Backward {
@@ -135,29 +98,7 @@ class Backward {
         }
     }
 
-    int64_t group(int64_t head) const { return head / (p_.H / p_.G); }
-    int64_t query(const Place& at) const { return (at.batch * p_.H + at.head) * p_.T + at.t0; }
-
-    // A panel of queries, ready for its blocks of keys.
-    void begin_queries(const Place& at, Worker& w) {
-        GradientPanel& panel = w.panel;
-        panel.lanes = at.rows;
-        panel.by_lane = true;
-        panel.x = matrix(p_, p_.q, at, at.head, at.t0);
-        panel.y = matrix(p_, dout_, at, at.head, at.t0);
-        panel.a = matrix(p_, p_.k, at, group(at.head), 0);
-        panel.b = matrix(p_, p_.v, at, group(at.head), 0);
-        std::copy_n(&statistics_.shift[query(at)], at.rows, shift(w));
-        std::copy_n(&statistics_.delta[query(at)], at.rows, delta(w));
-        panel.shift = shift(w);
-        panel.delta = delta(w);
-        kernels_.gradient_begin[kPrecision](panel);
-    }
-
-    // A kernel reads whole vectors, so the statistics of its lanes stand padded.
-    static Real* shift(Worker& w) { return w.lanes.data(); }
-    static Real* delta(Worker& w) { return w.lanes.data() + kPanel; }
-    static Real* factor(Worker& w) { return w.lanes.data() + 2 * kPanel; }
+    int64_t query(const Place& at) const { return first_query(p_, at); }
 
     void each_block(const Place& at, Worker& w, GradientStep step) {
         for_blocks(p_, kernels_, at, w.veil, [&](const Block& block) {
@@ -249,7 +190,7 @@ class Backward {
     // precision the sum serves where lse is so large that its rounding shows in the weights; it may
     // say no more than that, since these keys may be a part of those that lse is about.
     void sum_weights(const Place& at, Worker& w, GradientStep step) {
-        begin_queries(at, w);
+        begin_queries(p_, dout_, kernels_, statistics_, at, w);
         each_block(at, w, step);
         const Real* sums = static_cast<const Real*>(w.panel.sums);
         const double sink = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
@@ -349,8 +290,8 @@ class Backward {
         for (int64_t panel = begin; panel < end; ++panel) {
             const int64_t s0 = panel * kPanel, count = std::min(kPanel, p_.S - s0);
             const auto leave = [&](const void* sums, int64_t cols, double by, const Array& to) {
-                std::fill_n(factor(w), count, static_cast<Real>(by));
-                kernels_.transpose_out[kPrecision](sums, count, cols, factor(w),
+                std::fill_n(w.factor(), count, static_cast<Real>(by));
+                kernels_.transpose_out[kPrecision](sums, count, cols, w.factor(),
                                                    matrix(p_, to, at, own, s0));
             };
             leave(work.dk(panel - begin), p_.D, p_.scale, gradients_.k);
@@ -412,68 +353,10 @@ class Backward {
         const void* dv(int64_t i) const { return pass.by_dots_->end(worker(), i).dvt; }
     };
 
-    // dbias = dS, summed over what the bias was repeated along. A task owns cells of the bias, all
-    // of its repetitions included, so that no two threads add to one place.
     bool bias() {
-        const Array& out = gradients_.bias;
-        if (!out) return true;
-        const int64_t own_panels = out.row ? panels_ : 1, own_heads = out.head ? p_.H : 1;
-        int64_t own_batches = 1;
-        for (size_t i = 0; i < p_.lead.size(); ++i) own_batches *= out.lead[i] ? p_.lead[i] : 1;
-        return for_all(own_batches * own_heads * own_panels, [&](int64_t task, Worker& w) {
-            const int64_t panel = task % own_panels, head = task / own_panels % own_heads;
-            const int64_t cell = p_.offset(out, own_place(task / own_panels / own_heads), 0);
-            for (int64_t batch = 0; batch < p_.batches(); ++batch) {
-                if (p_.offset(out, p_.place(batch, 0, 0), 0) != cell) continue;
-                for (int64_t h = head; h < (out.head ? head + 1 : p_.H); ++h) {
-                    for (int64_t i = panel; i < (out.row ? panel + 1 : panels_); ++i) {
-                        add_bias(p_.place(batch, h, i * kPanel), w);
-                    }
-                }
-            }
-        });
-    }
-
-    // The n-th batch among those that differ in the bias's own leading axes.
-    Place own_place(int64_t n) const {
-        Place at = {};
-        for (size_t i = p_.lead.size(); i-- > 0;) {
-            if (!gradients_.bias.lead[i]) continue;
-            at.lead[i] = n % p_.lead[i];
-            n /= p_.lead[i];
-        }
-        return at;
-    }
-
-    void add_bias(const Place& at, Worker& w) {
-        const Array& to = gradients_.bias;
-        Real* out = static_cast<Real*>(const_cast<void*>(to.data)) + p_.offset(to, at, at.head);
-        const Real* ds = static_cast<const Real*>(w.panel.p);
-        const Real* factors = &statistics_.factor[query(at)];
-        begin_queries(at, w);
-        for_blocks(p_, kernels_, at, w.veil, [&](const Block& block) {
-            kernels_.gradient_block[kPrecision](w.panel, {block, nullptr, nullptr, nullptr},
-                                                GradientStep::scores);
-            double all = 0;
-            for (int64_t i = 0; i < block.count; ++i) {
-                double column = 0;
-                for (int64_t r = 0; r < at.rows; ++r) {
-                    // The factor of a row may be NaN: what the row does not see is left alone.
-                    if (block.visible && !(block.visible[i] >> r & 1)) continue;
-                    const Real x = ds[i * kPanel + r] * factors[r];
-                    if (to.row) {
-                        out[(at.t0 + r) * to.row + (block.begin + i) * to.col] += x;
-                    } else {
-                        column += static_cast<double>(x);
-                    }
-                }
-                all += column;
-                if (!to.row && to.col) {
-                    out[(block.begin + i) * to.col] += static_cast<Real>(column);
-                }
-            }
-            if (!to.row && !to.col) *out += static_cast<Real>(all);
-        });
+        if (!gradients_.bias) return true;
+        const BiasGradient<Real> bias(p_, dout_, gradients_.bias, kernels_, statistics_);
+        return for_all(bias.tasks(), [&](int64_t task, Worker& w) { bias.run(task, w); });
     }
 
     const Problem& p_;
