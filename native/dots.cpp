@@ -59,6 +59,8 @@ class PackedHeads {
 struct DotWorker {
     std::vector<DotPanel> panels;
     std::vector<Place> places;
+    std::vector<std::vector<Run>> runs;  // of a place's keys, where there is a mask
+    std::vector<Range> seen;             // groups from the first that a place sees to the last
     std::optional<Mask> mask;
     std::vector<uint64_t> visible;
     std::vector<float> bias;
@@ -66,6 +68,8 @@ struct DotWorker {
 
     DotWorker(const Problem& p, int64_t parts, int64_t together)
         : panels(together),
+          runs(together),
+          seen(together),
           visible(kGroupsOfBlock * kGroup),
           scratch({together * queries(p, parts), scores(), weights(parts), together * outputs(p),
                    4 * kSquare, together * kPanel, together * kPanel, 2 * kPanel}) {
@@ -133,11 +137,10 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, bool all
 }
 
 // Calls f(block) for every block of the groups `within` that some row of `at` sees, in order.
+// `runs` are what the mask says of the place's keys, if there is one.
 template <class F>
-void for_groups(const Problem& p, const Kernels& kernels, const Place& at, Range within,
-                DotWorker& worker, F f) {
-    static const std::vector<Run> none;
-    const std::vector<Run>& runs = worker.mask ? worker.mask->runs(at) : none;
+void for_groups(const Problem& p, const Kernels& kernels, const Place& at,
+                const std::vector<Run>& runs, Range within, DotWorker& worker, F f) {
     size_t run = 0;
     const auto seen = [&](int64_t group) {  // by what the runs say of the group's keys
         if (!worker.mask) return Seen::all;
@@ -166,6 +169,20 @@ void for_groups(const Problem& p, const Kernels& kernels, const Place& at, Range
         all_seen &= it == Seen::all;
     }
     flush();
+}
+
+Range groups_seen(const Problem& p, const std::vector<Run>& runs) {
+    if (runs.empty()) return {0, tiles(p.S, kGroup)};
+    Range seen = {0, 0};
+    int64_t begin = 0;
+    for (const Run& run : runs) {
+        if (run.seen != Seen::none) {
+            if (seen.end == 0) seen.begin = begin / kGroup;
+            seen.end = tiles(run.end, kGroup);
+        }
+        begin = run.end;
+    }
+    return seen;
 }
 
 void write_lse(const Problem& p, const Place& at, const DotPanel& panel) {
@@ -204,16 +221,20 @@ void forward_panels(const Problem& p, const Kernels& kernels, const Dots& dots, 
     worker.places.clear();
     for (int64_t i = first; i < last; ++i) {
         at = p.place(at.batch, at.head, i * kPanel);
-        DotPanel& panel = worker.panels[worker.places.size()];
-        set_up(p, at, kv, panel);
-        left[i] = !dots.begin(panel);
-        if (!left[i]) worker.places.push_back(at);
+        const size_t n = worker.places.size();
+        set_up(p, at, kv, worker.panels[n]);
+        left[i] = !dots.begin(worker.panels[n]);
+        if (left[i]) continue;
+        if (worker.mask) worker.runs[n] = worker.mask->runs(at);
+        worker.seen[n] = groups_seen(p, worker.runs[n]);
+        worker.places.push_back(at);
     }
     const int64_t stretch = last - first > 1 ? shape.stretch() : shape.groups;
     for (int64_t begin = 0; begin < shape.groups; begin += stretch) {
-        const Range within = {begin, std::min(shape.groups, begin + stretch)};
         for (size_t i = 0; i < worker.places.size(); ++i) {
-            for_groups(p, kernels, worker.places[i], within, worker,
+            const Range within = {std::max(begin, worker.seen[i].begin),
+                                  std::min(begin + stretch, worker.seen[i].end)};
+            for_groups(p, kernels, worker.places[i], worker.runs[i], within, worker,
                        [&](const DotBlock& block) { dots.attend(worker.panels[i], block); });
         }
     }
