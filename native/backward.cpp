@@ -109,7 +109,7 @@ class Backward {
     // Where lse is so large that its rounding shows in the weights: the same in double, by the
     // instructions that the weights will be made with.
     bool sum_by_dots() {
-        if (!by_dots_ || p_.q.dtype != DType::f32) return true;
+        if (!by_dots_) return true;
         double largest = 0;
         for (int64_t head = 0; head < heads_; ++head) {
             const Place at = p_.place(head / p_.H, head % p_.H, 0);
@@ -124,7 +124,7 @@ class Backward {
         lse_.resize(heads_ * p_.T);
         Problem p = p_;
         p.E = 0;
-        p.v = p.out = {};
+        p.out = {};
         p.lse = {};
         p.lse.data = lse_.data();
         p.lse.dtype = DType::f64;
@@ -170,13 +170,18 @@ class Backward {
         }
         if (p_.q.dtype > DType::f32) {
             sum_weights(at, w, GradientStep::sums);
+            for (int64_t r = 0; r < at.rows && !lse_.empty(); ++r) {
+                const double exact = lse_[query(at) + r] * kLog2e;
+                if (std::isfinite(exact)) factors[r] = std::exp2(shifts[r] - exact);
+            }
             return;
         }
         kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),
                                           matrix(p_, p_.out, at, at.head, at.t0), at.rows, p_.E,
                                           &statistics_.delta[query(at)]);
-        if (largest > kExact && (lse_.empty() || std::isnan(lse_[query(at)])))
+        if (largest > kExact && (lse_.empty() || std::isnan(lse_[query(at)]))) {
             sum_weights(at, w, GradientStep::weights);
+        }
     }
 
     // lse without its rounding, if `exact` is no further away: these keys may be a part of those

@@ -251,8 +251,20 @@ void panel_states(const Problem& p, const Kernels& kernels, const Bundle& bundle
                                      {state + 2 * rows, padded(p.E), 1, real});
 }
 
-// The same in bfloat16 by dot products, for any number of rows.
-void dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
+// Of states that strips and panels hold: whether no sum or output is NaN or infinite.
+bool all_finite(const float* state, const Bundle& bundle, int64_t rows, int64_t E) {
+    const auto finite = [](float x) { return std::isfinite(x); };
+    const float* const l = state + rows;
+    for (int64_t row = 0; row < bundle.rows; ++row) {
+        const float* const o = state + 2 * rows + row * padded(E);
+        if (!finite(l[row]) || !std::all_of(o, o + E, finite)) return false;
+    }
+    return true;
+}
+
+// The same in bfloat16 by dot products, for any number of rows. False if they cannot say: a value
+// that is not finite reaches its neighbour too, and scores may leave their range.
+bool dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
                 int64_t end, DecodeWorker<float>& worker, float* state, int64_t rows) {
     DotStrip& strip = worker.dots->strip;
     strip.rows = bundle.rows;
@@ -273,15 +285,14 @@ void dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, 
     for_bundle_blocks(p, kernels, bundle, begin, end, kBlock, worker,
                       [&](const Block& block) { kernels.strip_dots->attend(strip, block); });
     kernels.strip_dots->finish(strip, rows, state);
+    return all_finite(state, bundle, rows, p.E);
 }
 
 template <class Real>
 void states_of(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
                int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
     if constexpr (sizeof(Real) == 4) {
-        if (worker.dots) {
-            return dot_states(p, kernels, bundle, begin, end, worker, state, rows);
-        }
+        if (worker.dots && dot_states(p, kernels, bundle, begin, end, worker, state, rows)) return;
     }
     load_queries(p, kernels, bundle, worker.q);
     if (bundle.rows <= kernels.strip_rows[sizeof(Real) == 8]) {

@@ -222,7 +222,9 @@ void gradient_of_block(KeyPanel& panel, const QueryBlock& block) {
     const auto multiply = [&](const uint16_t* rows, const uint16_t* lanes, int64_t along,
                               int64_t queries, int64_t keys, float* out) {
         const int64_t size = N * along * kTileSize;
-        Tiles::multiply<Order<N, 2>, true>(
+        // Scores are those of the forward pass to the bit: the lse goes with no others where they
+        // are large.
+        Tiles::multiply<Swapped<Order<N, 2>>, true>(
             {rows + queries * 2 * size, size, along * kTileSize, kTileSize},
             {lanes + 2 * keys * kTileSize, kTileSize, along * kColumns * kTileSize,
              kColumns * kTileSize},

@@ -73,8 +73,13 @@ bool lift(const State<Real>& state, int64_t E, int64_t key, int64_t keys) {
     const Vec<Real> m = S::load(state.m);
     const auto rises = S::both(S::greater(m, lowest), S::greater(top, S::set1(kSlack)));
     if (!S::any(rises)) return false;
-    const Vec<Real> rise = S::select(rises, top, zero);
-    move_reference(state, E, key, S::add(m, rise), exp2<Real>(S::sub(zero, rise)));
+    // A little below the largest score, since what is known of it is rounded: above it, all weights
+    // could be 0. From there the tile's own scores are told apart exactly.
+    constexpr Real kBelow = sizeof(Real) == 4 ? Real(1 - 0x1p-22) : Real(1 - 0x1p-51);
+    const Vec<Real> sum = S::add(m, top), above = S::set1(1 / kBelow), below = S::set1(kBelow);
+    const Vec<Real> lower = S::mul(sum, S::select(S::greater(sum, zero), below, above));
+    const Vec<Real> to = S::select(rises, lower, m);
+    move_reference(state, E, key, to, exp2<Real>(S::select(rises, S::sub(m, lower), zero)));
     return true;
 }
 

@@ -31,6 +31,13 @@ struct Order {
     }
 };
 
+// The same sums, to the bit, where the two factors have changed places.
+template <class Of>
+struct Swapped {
+    static constexpr int kSmall = Of::kSmall;
+    static constexpr typename Of::Pair pair(int i) { return {Of::pair(i).b, Of::pair(i).a}; }
+};
+
 struct Tiles {
     // Tile t has 16 rows of 64 bytes, for every t.
     static void begin() {

@@ -223,3 +223,27 @@ def test_decoding_with_a_cache_is_the_last_row_of_the_whole(rng) -> None:
         seen = np.arange(stop) <= np.arange(t, stop)[:, None]
         want = reference.forward(q[:, t:stop], k[:, :stop], v[:, :stop], mask=seen)[0]
         np.testing.assert_allclose(out, want, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("T", [1, 5, 12, 31])
+def test_a_value_that_is_not_finite_stays_in_its_column(T, value, dtype):
+    q, k = np.ones((2, T, 8), dtype), np.ones((2, 70, 8), dtype)
+    v = np.ones((2, 70, 5), dtype)
+    v[0, 33, 1] = value
+    out = ch.attention(q, k, v).astype(np.float64)
+    assert np.isfinite(out[1]).all() and np.isfinite(out[0][:, [0, 2, 3, 4]]).all()
+    np.testing.assert_array_equal(out[0, :, 1], np.full(T, value))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_few_queries_with_huge_scores_find_their_key(dtype, rng):
+    q, k, v = (
+        (size * rng.standard_normal((n, 64))).astype(dtype)
+        for n, size in ((1, 1e5), (65, 1e5), (65, 1))
+    )
+    out, lse = ch.attention_with_lse(q, k, v)
+    best = np.argmax(q.astype(np.float64) @ k.astype(np.float64).T)
+    assert np.isfinite(lse).all()
+    np.testing.assert_array_equal(out[0], v[best])

@@ -116,3 +116,18 @@ def test_a_hidden_key_need_not_be_finite(rng):
     for mine, theirs in zip(gradients("amx", q, k, v, dout, mask=mask)[:3], clean[:3], strict=True):
         assert np.isfinite(mine).all()
         assert np.abs(mine - theirs).max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("size", [100, 1e3, 1e4])
+def test_weights_of_huge_scores_are_those_of_the_forward_pass(size, dtype, rng):
+    """A score of 1e8 is rounded to 8: by another order of its sum, a weight of 1 would be e^8."""
+    q, k, v, dout = draw(rng, 511, 511, 64, 64, dtype, size)
+    k = (size * k.astype(np.float32)).astype(dtype)
+    want = reference.backward(*(x.astype(np.float64) for x in (dout, q, k, v)))[2]
+    ours, plain = (
+        np.abs(gradients(isa, q, k, v, dout)[2].astype(np.float64) - want).max()
+        for isa in ("amx", "avx512")
+    )
+    # Where two keys nearly tie, rounding decides in any float32.
+    assert ours <= max(2 * plain, 4 * float(ml_dtypes.finfo(dtype).eps) * np.abs(want).max())

@@ -267,3 +267,16 @@ def test_a_bias_by_rule_is_its_array_forward_and_backward(isa, rule, shape, rng)
     assert got.bias is None
     for x, y in zip((*got[:3], got.sink), (*same[:3], same.sink), strict=True):
         np.testing.assert_allclose(x, y, atol=16 * EPS * max(shape))  # sums of so many
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_of_huge_scores_see_their_keys(seed, dtype, isa):
+    """Near 2e9 a reference is rounded to 128: above the largest score, every weight would be 0."""
+    rng = np.random.default_rng(seed)
+    q, k, v = ((size * rng.normal(size=(64, 64))).astype(dtype) for size in (3e4, 3e4, 1))
+    out, lse = ch.attention_with_lse(q, k, v)
+    best = np.argmax(q.astype(np.float64) @ k.astype(np.float64).T, axis=1)
+    assert np.isfinite(lse).all()
+    rounding = 2 * float(ml_dtypes.finfo(dtype).eps) * np.abs(v[best].astype(np.float64))
+    assert (np.abs(out.astype(np.float64) - v[best].astype(np.float64)) <= rounding).all()
