@@ -89,20 +89,20 @@ class Grading {
           block_(block),
           factor_(Lanes::set1(float(panel.s_factor))),
           plain_(panel.cap_factor == 0 && !block.bias),
-          slots_(slots) {}
+          pace_(kPieces, slots) {}
 
     void start(int64_t queries, int64_t keys, const float* s, const float* dp) {
         queries_ = queries;
         keys_ = keys;
         s_ = s;
         dp_ = dp;
-        at_ = due_ = 0;
+        pace_.start();
     }
     inline __attribute__((always_inline)) void operator()() {
-        for (due_ += kPieces; due_ >= slots_ && at_ < kPieces; due_ -= slots_) piece(at_++);
+        pace_.some([this](int64_t at) __attribute__((always_inline)) { piece(at); });
     }
     void finish() {
-        while (at_ < kPieces) piece(at_++);
+        pace_.rest([this](int64_t at) { piece(at); });
     }
 
   private:
@@ -182,7 +182,8 @@ class Grading {
     const QueryBlock& block_;
     Floats factor_;
     bool plain_;
-    int64_t slots_, due_ = 0, at_ = kPieces, queries_ = 0, keys_ = 0;
+    Pace pace_;
+    int64_t queries_ = 0, keys_ = 0;
     const float *s_ = nullptr, *dp_ = nullptr;
 };
 

@@ -1,9 +1,9 @@
-// Products of bfloat16 tiles by AMX: eight registers of 16 rows of 64 bytes.
-// Written in assembly: the compilers' own loads do not say that they read memory.
+// Products of bfloat16 tiles by AMX, packed.
 #pragma once
 #include <cstdint>
 
 #include "dots.hpp"
+#include "tiles_amx.hpp"
 
 namespace clearhead {
 namespace {
@@ -38,7 +38,7 @@ struct Swapped {
     static constexpr typename Of::Pair pair(int i) { return {Of::pair(i).b, Of::pair(i).a}; }
 };
 
-struct Tiles {
+struct Tiles : TileRegisters {
     // Tile t has 16 rows of 64 bytes, for every t.
     static void begin() {
         struct alignas(64) {
@@ -112,28 +112,6 @@ struct Tiles {
     }
 
   private:
-    static constexpr int64_t kSize = kTile * 32;       // bfloat16 of a tile
-    static constexpr int64_t kFloats = kTile * kTile;  // floats of one
-
-    template <int T>
-    static void zero() {
-        asm volatile("tilezero %%tmm%c0" ::"i"(T));
-    }
-    template <int T>
-    static void load(const void* from) {
-        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(from), "r"(int64_t{64})
-                     : "memory");
-    }
-    template <int T>
-    static void store(void* to) {
-        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(to), "r"(int64_t{64})
-                     : "memory");
-    }
-    template <int C, int A, int B>
-    static void dot() {
-        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
-    }
-
     template <bool Both>
     static void load_first(const uint16_t* from, int64_t second) {
         load<4>(from);

@@ -1,14 +1,15 @@
 // Tile products of bfloat16 for few query rows, keys and values straight from memory: rows of 64
-// bytes, a stride apart. Beside simd_amx.hpp, whose remarks on assembly hold here.
+// bytes, a stride apart.
 #pragma once
 #include <cstdint>
 
 #include "strip_dots.hpp"
+#include "tiles_amx.hpp"
 
 namespace clearhead {
 namespace {
 
-struct StripTiles {
+struct StripTiles : TileRegisters {
     // S[c][i] = K[i] Q[c] for two tiles of keys, i < 2, and N of queries. Keys are `stride` bytes
     // apart, tiles of queries one step on `columns` tiles.
     template <int N>
@@ -49,28 +50,6 @@ struct StripTiles {
         if constexpr (N > 1) store<1>(o + kFloats);
         if constexpr (N > 2) store<2>(o + 2 * kFloats);
         if constexpr (N > 3) store<3>(o + 3 * kFloats);
-    }
-
-  private:
-    static constexpr int64_t kSize = kTile * 32;       // bfloat16 of a tile
-    static constexpr int64_t kFloats = kTile * kTile;  // floats of one
-
-    template <int T>
-    static void zero() {
-        asm volatile("tilezero %%tmm%c0" ::"i"(T));
-    }
-    template <int T>
-    static void load(const void* from, int64_t stride = 64) {
-        asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(from), "r"(stride) : "memory");
-    }
-    template <int T>
-    static void store(void* to) {
-        asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(to), "r"(int64_t{64})
-                     : "memory");
-    }
-    template <int C, int A, int B>
-    static void dot() {
-        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
     }
 };
 

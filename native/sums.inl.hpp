@@ -54,25 +54,45 @@ inline void move_sums(float* from, float* to) {
     for (int64_t r = 0; r < kPanel; r += kTile) Lanes::store(from + r, Lanes::set1(0));
 }
 
+// Work in pieces that is done between products, a `slots`-th of it at each.
+class Pace {
+  public:
+    Pace(int64_t pieces, int64_t slots) : pieces_(pieces), slots_(slots), at_(pieces) {}
+
+    void start() { at_ = due_ = 0; }
+    template <class Piece>
+    inline __attribute__((always_inline)) void some(Piece piece) {
+        for (due_ += pieces_; due_ >= slots_ && at_ < pieces_; due_ -= slots_) piece(at_++);
+    }
+    template <class Piece>
+    inline __attribute__((always_inline)) void rest(Piece piece) {
+        while (at_ < pieces_) piece(at_++);
+    }
+
+  private:
+    const int64_t pieces_, slots_;
+    int64_t due_ = 0, at_;
+};
+
 // Makes a group's scores into parts of weights, a `slots`-th of them at each call.
 template <int N>
 class Weighing {
   public:
     Weighing(const DotPanel& panel, const DotBlock& block, int64_t slots)
-        : panel_(panel), block_(block), slots_(slots) {}
+        : panel_(panel), block_(block), pace_(kPieces, slots) {}
 
     // `factor` and `bias` (or null): what the scores still lack.
     void start(int64_t group, double factor, const float* bias) {
         group_ = group;
         bias_ = bias;
         factor_ = Lanes::set1(float(factor));
-        at_ = due_ = 0;
+        pace_.start();
     }
     inline __attribute__((always_inline)) void operator()() {
-        for (due_ += kPieces; due_ >= slots_ && at_ < kPieces; due_ -= slots_) piece(at_++);
+        pace_.some([this](int64_t at) __attribute__((always_inline)) { piece(at); });
     }
     void finish() {
-        while (at_ < kPieces) piece(at_++);
+        pace_.rest([this](int64_t at) { piece(at); });
     }
 
   private:
@@ -126,7 +146,8 @@ class Weighing {
     const DotBlock& block_;
     Floats factor_;
     const float* bias_ = nullptr;
-    int64_t slots_, due_ = 0, group_ = 0, at_ = kPieces;
+    Pace pace_;
+    int64_t group_ = 0;
 };
 
 // Two tiles of queries at a time, or all that are there.
