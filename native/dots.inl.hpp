@@ -152,13 +152,16 @@ struct Sizes {
     float query = 0, key = 0, value = 0;  // squares of the longest norms; the largest magnitude
 };
 
+// Of n numbers that are not negative.
+inline float largest(const float* x, int64_t n) {
+    Floats most = Lanes::set1(0);
+    for (int64_t i = 0; i < n; i += kTile) most = Lanes::max(most, Lanes::load(x + i, n - i));
+    return _mm512_reduce_max_ps(most);
+}
+
 inline Sizes sizes_of(const DotPanel& panel, float query) {
-    Sizes most = {query, 0, 0};
-    for (int64_t g = 0; g < tiles(panel.S, kGroup); ++g) {
-        most.key = panel.kv.length[g] > most.key ? panel.kv.length[g] : most.key;
-        most.value = panel.kv.magnitude[g] > most.value ? panel.kv.magnitude[g] : most.value;
-    }
-    return most;
+    const int64_t groups = tiles(panel.S, kGroup);
+    return {query, largest(panel.kv.length, groups), largest(panel.kv.magnitude, groups)};
 }
 
 // Whether |scores|, in log2 units, are at most kBound, by Cauchy and Schwarz, and values neither so
@@ -235,8 +238,9 @@ inline float* scores_of(const DotPanel& panel, int64_t group, int64_t column) {
 }
 
 // Adjusts the scores of some groups for one tile of queries, and moves references up that they pass
-// by more than the slack; before the first that moves, calls before(). A row that has seen no key
-// yet takes the maximum whatever it is. NaN moves nothing: it reaches l and o through the weights.
+// by more than the slack; calls before() before anything is scaled to the new ones. A row that has
+// seen no key yet takes the maximum whatever it is, and has nothing to scale. NaN moves nothing: it
+// reaches l and o through the weights.
 template <class Before>
 inline void settle(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end,
                    int64_t column, Before&& before) {
@@ -254,12 +258,12 @@ inline void settle(const DotPanel& panel, const DotBlock& block, int64_t begin, 
     const auto grows =
         Lanes::either(fresh, Lanes::greater(Lanes::sub(top, m), Lanes::set1(kSlackOfDots)));
     if (!Lanes::any(grows)) return;
+    Lanes::store(panel.m + lane, Lanes::select(grows, top, m));
+    if (!Lanes::any(Lanes::both(grows, Lanes::greater(m, lowest)))) return;
     before();
-    const Floats to = Lanes::select(grows, top, m);
     const Floats fall = Lanes::select(grows, Lanes::sub(m, top), zero);
     const Floats factor = Lanes::select(fresh, Lanes::set1(1), exp2<float>(fall));
     const auto scale = [&](float* x) { Lanes::store(x, Lanes::mul(Lanes::load(x), factor)); };
-    Lanes::store(panel.m + lane, to);
     scale(panel.l + lane);
     for (int64_t e = 0; e <= panel.E; ++e) scale(output_row(panel, e, column));
 }

@@ -89,14 +89,15 @@ class Grading {
           block_(block),
           factor_(Lanes::set1(float(panel.s_factor))),
           plain_(panel.cap_factor == 0 && !block.bias),
-          pace_(kPieces, slots) {}
+          slots_(slots) {}
 
     void start(int64_t queries, int64_t keys, const float* s, const float* dp) {
         queries_ = queries;
         keys_ = keys;
         s_ = s;
         dp_ = dp;
-        pace_.start();
+        pace_.start(0, kPieces);
+        pace_.spread(slots_);
     }
     inline __attribute__((always_inline)) void operator()() {
         pace_.some([this](int64_t at) __attribute__((always_inline)) { piece(at); });
@@ -182,6 +183,7 @@ class Grading {
     const QueryBlock& block_;
     Floats factor_;
     bool plain_;
+    const int64_t slots_;
     Pace pace_;
     int64_t queries_ = 0, keys_ = 0;
     const float *s_ = nullptr, *dp_ = nullptr;

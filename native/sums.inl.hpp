@@ -54,40 +54,72 @@ inline void move_sums(float* from, float* to) {
     for (int64_t r = 0; r < kPanel; r += kTile) Lanes::store(from + r, Lanes::set1(0));
 }
 
-// Work in pieces that is done between products, a `slots`-th of it at each.
+// Work in pieces that is done between products.
 class Pace {
   public:
-    Pace(int64_t pieces, int64_t slots) : pieces_(pieces), slots_(slots), at_(pieces) {}
-
-    void start() { at_ = due_ = 0; }
+    void start(int64_t begin, int64_t end) {
+        at_ = begin;
+        end_ = end;
+    }
+    // What there is still is done in that many calls of some(), a share at each.
+    void spread(int64_t slots) {
+        pieces_ = end_ - at_;
+        slots_ = slots;
+        due_ = 0;
+    }
     template <class Piece>
     inline __attribute__((always_inline)) void some(Piece piece) {
-        for (due_ += pieces_; due_ >= slots_ && at_ < pieces_; due_ -= slots_) piece(at_++);
+        for (due_ += pieces_; due_ >= slots_ && at_ < end_; due_ -= slots_) piece(at_++);
     }
     template <class Piece>
     inline __attribute__((always_inline)) void rest(Piece piece) {
-        while (at_ < pieces_) piece(at_++);
+        while (at_ < end_) piece(at_++);
     }
 
   private:
-    const int64_t pieces_, slots_;
-    int64_t due_ = 0, at_;
+    int64_t at_ = 0, end_ = 0, pieces_ = 0, slots_ = 1, due_ = 0;
 };
 
-// Makes a group's scores into parts of weights, a `slots`-th of them at each call.
+// Two tiles of queries go together, or all that are there.
+constexpr int64_t kPair = 2 * kTile;
+inline int64_t pairs_of_columns(const DotPanel& panel) {
+    return tiles(panel.rows, kPair);
+}
+
+// Pairs of tiles of queries [begin, end): those of a panel from the first that sees some key of a
+// group to the last. The others are left out of its products, and have no weights.
+struct SeenBy {
+    int64_t begin, end;
+
+    bool has(int64_t pair) const { return begin <= pair && pair < end; }
+};
+
+inline SeenBy seen_by(const DotPanel& panel, const DotBlock& block, int64_t group) {
+    SeenBy by = {0, pairs_of_columns(panel)};
+    if (!block.visible) return by;
+    uint64_t rows = 0;
+    for (int64_t i = 0; i < kGroup; ++i) rows |= block.visible[group * kGroup + i];
+    const auto sees = [&](int64_t pair) { return uint32_t(rows >> pair * kPair) != 0; };
+    while (by.begin < by.end && !sees(by.begin)) ++by.begin;
+    while (by.begin < by.end && !sees(by.end - 1)) --by.end;
+    return by;
+}
+
+// Makes a group's scores into parts of weights, a share of them at each call.
 template <int N>
 class Weighing {
   public:
-    Weighing(const DotPanel& panel, const DotBlock& block, int64_t slots)
-        : panel_(panel), block_(block), pace_(kPieces, slots) {}
+    Weighing(const DotPanel& panel, const DotBlock& block) : panel_(panel), block_(block) {}
 
     // `factor` and `bias` (or null): what the scores still lack.
-    void start(int64_t group, double factor, const float* bias) {
+    void start(int64_t group, const SeenBy& by, double factor, const float* bias) {
         group_ = group;
         bias_ = bias;
         factor_ = Lanes::set1(float(factor));
-        pace_.start();
+        pace_.start(by.begin * kPiecesOfPair, by.end * kPiecesOfPair);
     }
+    // How often it will be called before finish().
+    void spread(int64_t slots) { pace_.spread(slots); }
     inline __attribute__((always_inline)) void operator()() {
         pace_.some([this](int64_t at) __attribute__((always_inline)) { piece(at); });
     }
@@ -96,7 +128,7 @@ class Weighing {
     }
 
   private:
-    static constexpr int64_t kKeys = 4, kPieces = kColumns * kGroup / kKeys;
+    static constexpr int64_t kKeys = 4, kPiecesOfPair = kPair / kTile * kGroup / kKeys;
 
     // Four keys for one tile of queries.
     inline __attribute__((always_inline)) void piece(int64_t at) {
@@ -150,16 +182,12 @@ class Weighing {
     int64_t group_ = 0;
 };
 
-// Two tiles of queries at a time, or all that are there.
-inline int64_t pairs_of_columns(const DotPanel& panel) {
-    return tiles(panel.rows, 2 * kTile);
-}
-
 template <int N, class Between>
-inline void score(const DotPanel& panel, const DotBlock& block, int64_t group, Between& between) {
+inline void score(const DotPanel& panel, const DotBlock& block, int64_t group, const SeenBy& by,
+                  Between& between) {
     const int64_t steps = tiles(panel.D, 32), size = N * steps * kTileSize;
     const uint16_t* k = panel.kv.k + (block.begin + group) * 2 * size;
-    for (int64_t pair = 0; pair < pairs_of_columns(panel); ++pair) {
+    for (int64_t pair = by.begin; pair < by.end; ++pair) {
         const Tiles::Factor keys = {k, size, steps * kTileSize, kTileSize};
         const Tiles::Factor queries = {panel.qt + 2 * pair * kTileSize, kTileSize,
                                        steps * kColumns * kTileSize, kColumns * kTileSize};
@@ -168,71 +196,91 @@ inline void score(const DotPanel& panel, const DotBlock& block, int64_t group, B
     }
 }
 
-// o and l += what groups [begin, end) of the block give.
+// o += what groups [begin, end) of the block give to a pair of tiles of queries.
 template <int N>
-void mix_sums(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end) {
+inline void mix_pair(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end,
+                     int64_t pair) {
     const int64_t packed = tiles(panel.E, kTile), stride = packed * N * kTileSize;
     const uint16_t* v = panel.kv.v + (block.begin + begin) * stride;
+    const Tiles::Factor weights = {panel.p + (begin * N * kColumns + 2 * pair) * kTileSize,
+                                   kTileSize, kColumns * kTileSize, N * kColumns * kTileSize};
     auto nothing = [] {};
     for (int64_t e = 0; e < packed; e += 2) {
-        for (int64_t pair = 0; pair < pairs_of_columns(panel); ++pair) {
-            const Tiles::Factor values = {v + e * N * kTileSize, N * kTileSize, kTileSize, stride};
-            const Tiles::Factor weights = {panel.p + (begin * N * kColumns + 2 * pair) * kTileSize,
-                                           kTileSize, kColumns * kTileSize,
-                                           N * kColumns * kTileSize};
-            using Kept = Order<N, N - 1>;
-            float* out = output_row(panel, e * kTile, 2 * pair);
-            if (e + 1 < packed) {
-                Tiles::multiply<Kept, true>(values, weights, end - begin, panel.fresh, 2 * kSquare,
-                                            nothing);
-                add(out + kColumns * kSquare, panel.fresh + kSquare, kSquare);
-                add(out + (kColumns + 1) * kSquare, panel.fresh + 3 * kSquare, kSquare);
-            } else {
-                Tiles::multiply<Kept, false>(values, weights, end - begin, panel.fresh, 2 * kSquare,
-                                             nothing);
-            }
-            add(out, panel.fresh, kSquare);
-            add(out + kSquare, panel.fresh + 2 * kSquare, kSquare);
+        const Tiles::Factor values = {v + e * N * kTileSize, N * kTileSize, kTileSize, stride};
+        using Kept = Order<N, N - 1>;
+        float* out = output_row(panel, e * kTile, 2 * pair);
+        if (e + 1 < packed) {
+            Tiles::multiply<Kept, true>(values, weights, end - begin, panel.fresh, 2 * kSquare,
+                                        nothing);
+            add(out + kColumns * kSquare, panel.fresh + kSquare, kSquare);
+            add(out + (kColumns + 1) * kSquare, panel.fresh + 3 * kSquare, kSquare);
+        } else {
+            Tiles::multiply<Kept, false>(values, weights, end - begin, panel.fresh, 2 * kSquare,
+                                         nothing);
+        }
+        add(out, panel.fresh, kSquare);
+        add(out + kSquare, panel.fresh + 2 * kSquare, kSquare);
+    }
+}
+
+// o and l += what groups [begin, end) of the block give, each to those who see it.
+template <int N>
+void mix_sums(const DotPanel& panel, const DotBlock& block, const SeenBy* by, int64_t begin,
+              int64_t end) {
+    for (int64_t pair = 0; pair < pairs_of_columns(panel); ++pair) {
+        for (int64_t from = begin, to; from < end; from = to) {
+            for (to = from; to < end && by[to].has(pair);) ++to;
+            if (from < to) mix_pair<N>(panel, block, from, to, pair);
+            while (to < end && !by[to].has(pair)) ++to;
         }
     }
     move_sums(block_sums(panel), panel.l);
 }
 
-// Whether the reference of some row must move before the weights of the group at hand can stay: it
-// has none yet, or the weights are large. Asked of their sums, it costs nothing for each score.
-inline bool outgrown(const DotPanel& panel) {
-    const Floats lowest = Lanes::set1(kFarDown);
-    const Floats most = Lanes::set1(kGroup << int(kSlackOfDots));
-    for (int64_t lane = 0; lane < panel.rows; lane += kTile) {
-        const Floats m = Lanes::load(panel.m + lane), sum = Lanes::load(group_sums(panel) + lane);
-        if (Lanes::any(Lanes::either(Lanes::equal(m, lowest), Lanes::greater(sum, most)))) {
-            return true;
-        }
+// Whether some row of those who see a group has no reference yet.
+inline bool begins(const DotPanel& panel, const SeenBy& by) {
+    bool some = false;
+    for (int64_t lane = by.begin * kPair; lane < by.end * kPair; lane += kTile) {
+        some |= Lanes::any(Lanes::equal(Lanes::load(panel.m + lane), Lanes::set1(kFarDown)));
     }
-    return false;
+    return some;
+}
+
+// Whether the reference of some row must move before the weights of the group at hand can stay:
+// they are large. Asked of their sums, it costs nothing for each score.
+inline bool outgrown(const DotPanel& panel) {
+    const Floats most = Lanes::set1(kGroup << int(kSlackOfDots));
+    bool some = false;
+    for (int64_t lane = 0; lane < panel.rows; lane += kTile) {
+        some |= Lanes::any(Lanes::greater(Lanes::load(group_sums(panel) + lane), most));
+    }
+    return some;
 }
 
 template <int N>
 void attend_sums(DotPanel& panel, const DotBlock& block) {
     Tiles::begin();
-    const int64_t slots = pairs_of_columns(panel) * tiles(panel.D, 32) * Order<N, 2>::count();
-    const bool plain = panel.cap_factor == 0;
-    Weighing<N> weighing(panel, block, slots);
-    int64_t begin = 0;  // of the groups whose weights have not met their values
+    const int64_t products = tiles(panel.D, 32) * Order<N, 2>::count();
+    SeenBy by[kGroupsOfBlock];
+    Weighing<N> weighing(panel, block);
+    bool settled = false;  // the scores that are being weighed
+    int64_t begin = 0;     // of the groups whose weights have not met their values
     // Weights meet their values under the reference that they were made with.
     const auto settle_group = [&](int64_t group) {
         const auto before = [&] {
-            if (begin < group) mix_sums<N>(panel, block, begin, group);
+            if (begin < group) mix_sums<N>(panel, block, by, begin, group);
             begin = group;
         };
-        for (int64_t column = 0; column < columns_of(panel); ++column) {
+        for (int64_t column = 2 * by[group].begin;
+             column < 2 * by[group].end && column < columns_of(panel); ++column) {
             settle(panel, block, group, group + 1, column, before);
         }
-        weighing.start(group, 1, nullptr);
+        settled = true;
+        weighing.start(group, by[group], 1, nullptr);
     };
     const auto finish_group = [&](int64_t group) {
         weighing.finish();
-        if (plain && outgrown(panel)) {
+        if (!settled && outgrown(panel)) {
             for (int64_t r = 0; r < kPanel; r += kTile) {
                 Lanes::store(group_sums(panel) + r, Lanes::set1(0));
             }
@@ -242,16 +290,19 @@ void attend_sums(DotPanel& panel, const DotBlock& block) {
         move_sums(group_sums(panel), block_sums(panel));
     };
     for (int64_t group = 0; group < block.groups; ++group) {
-        score<N>(panel, block, group, weighing);
+        by[group] = seen_by(panel, block, group);
+        weighing.spread((by[group].end - by[group].begin) * products);
+        score<N>(panel, block, group, by[group], weighing);
         if (group > 0) finish_group(group - 1);
-        if (plain) {
-            weighing.start(group, panel.s_factor, block.bias);
-        } else {
+        if (panel.cap_factor != 0 || begins(panel, by[group])) {
             settle_group(group);
+        } else {
+            settled = false;
+            weighing.start(group, by[group], panel.s_factor, block.bias);
         }
     }
     finish_group(block.groups - 1);
-    mix_sums<N>(panel, block, begin, block.groups);
+    mix_sums<N>(panel, block, by, begin, block.groups);
 }
 
 void finish_sums(DotPanel& panel, const Matrix& out) {
