@@ -107,8 +107,8 @@ bool forward(const Problem& given, const Kernels& kernels,
     if (shared.mask) p.mask = &*shared.mask;
     if (const Dots* dots = kernels.dots[static_cast<int>(p.q.dtype)]) {
         std::vector<uint8_t> left;  // panels that are not done
-        const std::vector<uint8_t> worth = heads_worth_packing(p, dots->parts);
-        if (!forward_by_dots(p, kernels, worth, interrupted, left)) return false;
+        const std::vector<uint8_t> worth = heads_worth_packing(p, {}, dots->parts);
+        if (!forward_by_dots(p, {}, kernels, worth, interrupted, left)) return false;
         const bool done = std::all_of(left.begin(), left.end(), [](uint8_t l) { return !l; });
         return done || forward_in<float>(p, kernels, interrupted, left);
     }

@@ -13,10 +13,12 @@ namespace clearhead {
 // incomplete. Throws nothing but std::bad_alloc: the problem has been checked.
 bool forward(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted);
 
-// The same by the dot products of bfloat16 that kernels.dots has for this dtype (dots.cpp), for the
-// heads of keys that are `worth` packing. Panels of others, and those whose numbers parts cannot
-// hold, are left alone and marked, [batch][head][panel].
-bool forward_by_dots(const Problem& p, const Kernels& kernels, const std::vector<uint8_t>& worth,
-                     const std::function<bool()>& interrupted, std::vector<uint8_t>& left);
+// The same for the rows and keys of a part by the dot products of bfloat16 that kernels.dots has
+// for this dtype (dots.cpp), for the heads of keys that are `worth` packing. Panels of others, and
+// those whose numbers parts cannot hold, are left alone and marked, [batch][head][panel]. p.lse may
+// be double.
+bool forward_by_dots(const Problem& p, const Part& part, const Kernels& kernels,
+                     const std::vector<uint8_t>& worth, const std::function<bool()>& interrupted,
+                     std::vector<uint8_t>& left);
 
 }  // namespace clearhead

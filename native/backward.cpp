@@ -40,7 +40,7 @@ class Backward {
         workers_.reserve(count_);
         for (int i = 0; i < count_; ++i) workers_.emplace_back(p);
         if (dots_) {
-            worth_ = heads_worth_packing(p, dots_->parts);
+            worth_ = heads_worth_packing(p, {}, dots_->parts);
             const int64_t chains = p.batches() * p.G;
             by_dots_.emplace(p, dout, *dots_, chains, std::min<int64_t>(count_, chains), count_,
                              together_);
@@ -125,15 +125,9 @@ class Backward {
         Problem p = p_;
         p.E = 0;
         p.out = {};
-        p.lse = {};
-        p.lse.data = lse_.data();
-        p.lse.dtype = DType::f64;
-        p.lse.row = 1;
-        p.lse.head = p.T;
-        int64_t stride = p.H * p.T;
-        for (size_t i = p.lead.size(); i-- > 0; stride *= p.lead[i]) p.lse.lead[i] = stride;
+        p.lse = doubles_of_rows(p, lse_.data());
         std::vector<uint8_t> left;
-        if (!forward_by_dots(p, kernels_, worth_, interrupted_, left)) return false;
+        if (!forward_by_dots(p, {}, kernels_, worth_, interrupted_, left)) return false;
         // A chain with a panel that parts cannot hold goes by plain kernels, all of it.
         const int64_t of_chain = query_pieces(), rows = p_.H / p_.G * p_.T;
         for (int64_t chain = 0; chain < p_.batches() * p_.G; ++chain) {

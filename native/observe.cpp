@@ -405,63 +405,6 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
         [&] { return stop(done.load(std::memory_order_relaxed), tasks); });
 }
 
-template <class Real>
-struct LseWorker {
-    Panel panel = {};
-    Veil<Real> veil;
-    Scratch<Real> scratch;
-
-    explicit LseWorker(const Problem& p)
-        : veil(p),
-          scratch({p.D * kPanel, kBlock * kPanel, kPanel, 2 * kPanel,
-                   (p.q.dtype > DType::f32) * kBlock * p.D}) {
-        panel.D = p.D;
-        panel.qt = scratch.take(p.D * kPanel);
-        panel.p = scratch.take(kBlock * kPanel);
-        panel.m = scratch.take(kPanel);
-        panel.l = panel.ot = scratch.take(2 * kPanel);
-        panel.k_rows = scratch.take((p.q.dtype > DType::f32) * kBlock * p.D);
-        panel.q_factor = 1;
-        panel.s_factor = p.q_factor();
-        panel.cap_factor = p.softcap * kLog2e;
-    }
-};
-
-// The forward pass with values of width 0.
-template <class Real>
-bool row_lse_in(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
-                const std::function<bool()>& interrupted) {
-    constexpr int precision = sizeof(Real) == 8;
-    const auto [top, bottom] = part.rows;
-    const int64_t panels = (bottom - top + kPanel - 1) / kPanel, tasks = p.batches() * p.H * panels;
-    const int count = workers_for(tasks);
-    std::vector<LseWorker<Real>> workers;
-    workers.reserve(count);
-    for (int i = 0; i < count; ++i) workers.emplace_back(p);
-    const auto task_of = [&](int64_t task, int number) {
-        const int64_t head = task / panels, t0 = top + (panels - 1 - task % panels) * kPanel;
-        Place at = p.place(head / p.H, head % p.H, t0);
-        at.rows = std::min(at.rows, bottom - t0);
-        Panel& panel = workers[number].panel;
-        panel.rows = at.rows;
-        panel.q = matrix(p, p.q, at, at.head, at.t0);
-        panel.k = matrix(p, p.k, at, at.head / (p.H / p.G), 0);
-        panel.v = panel.k;
-        panel.v_rows = panel.k_rows;
-        panel.sink = in_log2<Real>(p.sink_at(at));
-        kernels.begin[precision](panel);
-        for_blocks(p, kernels, at, workers[number].veil, part.keys,
-                   [&](const Block& block) { kernels.attend[precision](panel, block); });
-        const Real* m = static_cast<const Real*>(panel.m);
-        const Real* l = static_cast<const Real*>(panel.l);
-        for (int64_t r = 0; r < at.rows; ++r) {
-            lse[head * p.T + t0 + r] =
-                l[r] == 0 ? -INFINITY : static_cast<double>(m[r]) * kLn2 + std::log(double(l[r]));
-        }
-    };
-    return parallel_for(tasks, count, task_of, interrupted);
-}
-
 }  // namespace
 
 bool observe(const Problem& p, const ObservationRequest& request, const Kernels& kernels,
@@ -470,13 +413,6 @@ bool observe(const Problem& p, const ObservationRequest& request, const Kernels&
     if (p.batches() * p.H * p.T == 0 || begin >= end) return true;
     return p.q.dtype == DType::f64 ? observe_in<double>(p, request, kernels, stop)
                                    : observe_in<float>(p, request, kernels, stop);
-}
-
-bool row_lse(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
-             const std::function<bool()>& interrupted) {
-    if (p.batches() * p.H == 0 || part.rows.begin >= part.rows.end) return true;
-    return p.q.dtype == DType::f64 ? row_lse_in<double>(p, lse, part, kernels, interrupted)
-                                   : row_lse_in<float>(p, lse, part, kernels, interrupted);
 }
 
 }  // namespace clearhead

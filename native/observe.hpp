@@ -19,11 +19,6 @@ struct GridRequest {
         {};  // of the part's keys, filled by `observe`: where a key's run of labels ends
 };
 
-// The part of the matrix that is looked at. Positions, and so masks and biases, stay the whole's.
-struct Part {
-    Range rows, keys;
-};
-
 // What is wanted; a null pointer is not. Every (batch, head) adds to the part of the results that
 // `target` names, so that heads may share one. Results start at zero. Sums are double; `largest`
 // and weights are Real (double for f64, float otherwise).

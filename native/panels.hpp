@@ -45,9 +45,9 @@ struct Veil {
     std::vector<Real> bias;
     std::vector<uint64_t> visible;
 
-    explicit Veil(const Problem& p) : visible(kBlock) {
+    explicit Veil(const Problem& p, int64_t keys = kBlock) : visible(keys) {
         if (p.mask) mask = *p.mask;
-        if (p.bias.kind != BiasKind::none) bias.resize(kBlock * kPanel);
+        if (p.bias.kind != BiasKind::none) bias.resize(keys * kPanel);
     }
 };
 

@@ -79,4 +79,33 @@ Matrix matrix(const Problem& p, const Array& a, const Place& at, int64_t head, i
     return {advance(a.data, a.dtype, start), a.row, a.col, a.dtype};
 }
 
+Part Part::within(const Problem& p) const {
+    const auto up_to = [](Range range, int64_t end) {
+        return Range{range.begin, std::max(range.begin, std::min(range.end, end))};
+    };
+    return {up_to(rows, p.T), up_to(keys, p.S)};
+}
+
+int64_t Part::panels(const Problem& p) const {
+    const Range all = within(p).rows;
+    return (all.end - all.begin + kPanel - 1) / kPanel;
+}
+
+Place Part::place(const Problem& p, int64_t batch, int64_t head, int64_t panel) const {
+    Place at = p.place(batch, head, rows.begin + panel * kPanel);
+    at.rows = std::min(at.rows, rows.end - at.t0);
+    return at;
+}
+
+Array doubles_of_rows(const Problem& p, double* data) {
+    Array a;
+    a.data = data;
+    a.dtype = DType::f64;
+    a.row = 1;
+    a.head = p.T;
+    int64_t stride = p.H * p.T;
+    for (size_t i = p.lead.size(); i-- > 0; stride *= p.lead[i]) a.lead[i] = stride;
+    return a;
+}
+
 }  // namespace clearhead

@@ -71,4 +71,17 @@ struct Problem {
     double sink_at(const Place& at) const;  // in nats; -inf: none
 };
 
+// The part of the matrix that is looked at, by default all of it. Positions, and so masks and
+// biases, stay the whole's.
+struct Part {
+    Range rows, keys;
+
+    Part within(const Problem& p) const;  // up to the ends that there are
+    int64_t panels(const Problem& p) const;
+    Place place(const Problem& p, int64_t batch, int64_t head, int64_t panel) const;
+};
+
+// One double for each row: [lead..., H, T].
+Array doubles_of_rows(const Problem& p, double* data);
+
 }  // namespace clearhead
