@@ -61,11 +61,26 @@ uint64_t rows_mask(int64_t rows) {
     return rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
 }
 
-// Bits r in [from, to).
-uint64_t bit_range(int64_t from, int64_t to) {
-    from = std::clamp<int64_t>(from, 0, 64);
-    to = std::clamp<int64_t>(to, 0, 64);
-    return from >= to ? 0 : rows_mask(to) & ~rows_mask(from);
+// Bits from r on.
+uint64_t bits_from(int64_t r) {
+    return r >= 64 ? 0 : ~uint64_t{0} << std::max<int64_t>(r, 0);
+}
+
+// What two bands both allow is a band.
+std::vector<MaskOp> with_bands_joined(const std::vector<MaskOp>& program) {
+    std::vector<MaskOp> out;
+    for (const MaskOp& op : program) {
+        const size_t n = out.size();
+        if (op.kind == MaskKind::both && out[n - 1].kind == MaskKind::band &&
+            out[n - 2].kind == MaskKind::band) {
+            out[n - 2].a = std::max(out[n - 2].a, out[n - 1].a);
+            out[n - 2].b = std::min(out[n - 2].b, out[n - 1].b);
+            out.pop_back();
+        } else {
+            out.push_back(op);
+        }
+    }
+    return out;
 }
 
 const int64_t* integers(const Array& a) {
@@ -231,9 +246,10 @@ void transpose_bits(uint64_t* x) {
     }
 }
 
-Mask::Mask(std::vector<MaskOp> program, int64_t lead_rank, int64_t S)
-    : program_(std::move(program)), lead_rank_(lead_rank), S_(S) {
+Mask::Mask(const std::vector<MaskOp>& program, int64_t lead_rank, int64_t S)
+    : program_(with_bands_joined(program)), lead_rank_(lead_rank), S_(S) {
     stack_.resize(program_.size() + 1);
+    documents_.resize(program_.size());
     tile_.assign(program_.size(), std::vector<uint64_t>(kBlock));
 }
 
@@ -243,7 +259,20 @@ int64_t Mask::lead_offset(const Array& a, const Place& at) const {
     return offset;
 }
 
-void Mask::primitive_runs(const MaskOp& op, const Place& at, Runs& runs) const {
+const std::vector<Mask::Document>& Mask::documents_of(const MaskOp& op, const int64_t* key) {
+    auto& [of, documents] = documents_[&op - program_.data()];
+    if (of == key) return documents;
+    of = key;
+    documents.clear();
+    for (int64_t s = 0; s < S_; ++s) {
+        const int64_t id = key[s * op.other.row];
+        if (documents.empty() || documents.back().id != id) documents.push_back({s, id});
+        documents.back().end = s + 1;
+    }
+    return documents;
+}
+
+void Mask::primitive_runs(const MaskOp& op, const Place& at, Runs& runs) {
     const int64_t first = at.t0, last = at.t0 + at.rows - 1;
     switch (op.kind) {
         case MaskKind::band:
@@ -268,10 +297,9 @@ void Mask::primitive_runs(const MaskOp& op, const Place& at, Runs& runs) const {
                 low = std::min(low, query[t * op.array.row]);
                 high = std::max(high, query[t * op.array.row]);
             }
-            for (int64_t s = 0; s < S_; ++s) {
-                const int64_t id = key[s * op.other.row];
-                const bool within = low <= id && id <= high;
-                extend(runs, s + 1,
+            for (const Document& d : documents_of(op, key)) {
+                const bool within = low <= d.id && d.id <= high;
+                extend(runs, d.end,
                        !within       ? Seen::none
                        : low == high ? Seen::all
                                      : Seen::some,
@@ -329,13 +357,13 @@ void Mask::primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t
         const int64_t s = s0 + i;
         switch (op.kind) {
             case MaskKind::band:  // s - b <= t <= s - a
-                bits[i] = bit_range(s - op.b - at.t0, s - op.a - at.t0 + 1);
+                bits[i] = bits_from(s - op.b - at.t0) & ~bits_from(s - op.a - at.t0 + 1);
                 break;
             case MaskKind::first_keys:
                 bits[i] = s < op.a ? rows : 0;
                 break;
             case MaskKind::prefix:
-                bits[i] = s < op.a ? bit_range(0, op.a - op.b - at.t0) : 0;
+                bits[i] = s < op.a ? ~bits_from(op.a - op.b - at.t0) : 0;
                 break;
             case MaskKind::lengths:
                 bits[i] = s < integers(op.array)[lead_offset(op.array, at)] ? rows : 0;
@@ -343,7 +371,12 @@ void Mask::primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t
             case MaskKind::documents: {
                 const int64_t* query =
                     integers(op.array) + lead_offset(op.array, at) + at.t0 * op.array.row;
-                const int64_t id = integers(op.other)[lead_offset(op.other, at) + s * op.other.row];
+                const int64_t* key = integers(op.other) + lead_offset(op.other, at);
+                const int64_t id = key[s * op.other.row];
+                if (i > 0 && id == key[(s - 1) * op.other.row]) {
+                    bits[i] = bits[i - 1];
+                    break;
+                }
                 uint64_t word = 0;
                 for (int64_t r = 0; r < at.rows; ++r) {
                     word |= uint64_t{query[r * op.array.row] == id} << r;

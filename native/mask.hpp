@@ -45,7 +45,7 @@ void transpose_bits(uint64_t* words);
 
 class Mask {
   public:
-    Mask(std::vector<MaskOp> program, int64_t lead_rank, int64_t S);
+    Mask(const std::vector<MaskOp>& program, int64_t lead_rank, int64_t S);
 
     const std::vector<MaskOp>& program() const { return program_; }
 
@@ -56,7 +56,17 @@ class Mask {
     void bits(const Place& at, int64_t s0, int64_t count, uint64_t* bits);
 
   private:
-    void primitive_runs(const MaskOp& op, const Place& at, std::vector<Run>& runs) const;
+    // Keys from the previous document's end up to `end`.
+    struct Document {
+        int64_t end, id;
+    };
+    struct Documents {
+        const int64_t* of = nullptr;  // ids of keys
+        std::vector<Document> each;
+    };
+
+    void primitive_runs(const MaskOp& op, const Place& at, std::vector<Run>& runs);
+    const std::vector<Document>& documents_of(const MaskOp& op, const int64_t* key);
     void primitive_bits(const MaskOp& op, const Place& at, int64_t s0, int64_t count,
                         uint64_t* bits) const;
     int64_t lead_offset(const Array& a, const Place& at) const;
@@ -65,6 +75,7 @@ class Mask {
     int64_t lead_rank_, S_;
     std::vector<std::vector<Run>> stack_;      // scratch of runs()
     std::vector<std::vector<uint64_t>> tile_;  // scratch of bits()
+    std::vector<Documents> documents_;         // of an op of that kind, as runs() met them last
 };
 
 }  // namespace clearhead

@@ -75,7 +75,7 @@ SharedMask::SharedMask(const Problem& p, const std::function<bool()>& interrupte
         complete = complete && write_words(p, op, panels, out, interrupted);
         op = words_of(p, op.array, out);
     }
-    if (!bits.empty()) mask.emplace(std::move(program), static_cast<int64_t>(p.lead.size()), p.S);
+    if (!bits.empty()) mask.emplace(program, static_cast<int64_t>(p.lead.size()), p.S);
 }
 
 }  // namespace clearhead
