@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,7 @@
 #include "dispatch.hpp"
 #include "dots.hpp"
 #include "mask.hpp"
+#include "memory.hpp"
 #include "observe.hpp"
 #include "threads.hpp"
 
@@ -197,6 +199,15 @@ int64_t read_all_py(const Input& data) {
         return parallel_for(n, workers_for(n), piece, interrupted);
     });
     return done;
+}
+
+// Memory for a result, which goes back to the shelf with the last array that sees it.
+nb::ndarray<nb::numpy, uint8_t> result_memory_py(int64_t bytes) {
+    auto memory = std::make_unique<Memory>(borrow(bytes, Use::result));
+    void* const data = memory->get();
+    const nb::capsule owner(memory.release(),
+                            [](void* it) noexcept { delete static_cast<Memory*>(it); });
+    return {data, {static_cast<size_t>(bytes)}, owner};
 }
 
 void forward_py(const Input& q, const Input& k, const Input& v, const Output& out,
@@ -405,6 +416,12 @@ NB_MODULE(_native, m) {
     m.def("read_all", read_all_py, nb::arg("data").noconvert(),
           nb::sig("def read_all(data: Array) -> int"),
           "Reads a contiguous float32 array once, by all threads; returns the bytes.");
+    m.def("result_memory", result_memory_py, nb::arg("bytes"),
+          nb::sig("def result_memory(bytes: int) -> Array"),
+          "Bytes with whatever stands in them, warm if a result that is gone left some.");
+    m.def(
+        "kept_bytes", [] { return kept_bytes(Use::result); },
+        "Bytes of results that are gone, kept for those to come.");
     m.def("isa", [] { return std::string(kernels().isa); });
     m.def("available_isas", available_isas);
     m.def("choose_isa", choose_isa, nb::arg("name"));

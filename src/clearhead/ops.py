@@ -5,6 +5,7 @@ The core (native/attention.hpp) is total: past `_check` nothing can fail but mem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ __all__ = [
 
 Array = NDArray[Any]
 
+_LARGE = 1 << 20  # bytes; smaller ones the C library keeps well
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -96,7 +98,7 @@ def attention(
     (2, 8, 128, 64)
     """
     problem = check_attention(q, k, v, mask, bias, scale, softcap, sink)
-    out = np.empty(problem.out_shape, q.dtype)
+    out = _result(problem.out_shape, q.dtype)
     _forward(problem, q, k, v, out, None, mask, bias, softcap, sink)
     return out
 
@@ -125,7 +127,7 @@ def attention_with_lse(
     array([1.38629436, 1.38629436, 1.38629436, 1.38629436])
     """
     problem = check_attention(q, k, v, mask, bias, scale, softcap, sink)
-    out = np.empty(problem.out_shape, q.dtype)
+    out = _result(problem.out_shape, q.dtype)
     lse = np.empty(problem.out_shape[:-1], LSE_DTYPE[q.dtype])
     _forward(problem, q, k, v, out, lse, mask, bias, softcap, sink)
     return AttentionWithLse(out, lse)
@@ -312,8 +314,17 @@ def _gradient_array(problem: Problem, x: Array, heads: int, work: np.dtype[Any])
     """Where the core writes the gradient of x: of its own shape, or, where x was broadcast, of the
     full leading shape and in the precision of the sums still to come."""
     if problem.flat or x.shape[:-3] == problem.lead:
-        return np.zeros(x.shape, x.dtype)
-    return np.zeros((*problem.lead, heads, *x.shape[-2:]), work)
+        return _result(x.shape, x.dtype)
+    return _result((*problem.lead, heads, *x.shape[-2:]), work)
+
+
+def _result(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array for the core to write. A large one takes the memory of one that is gone: new pages
+    are zeroed by the system first, which costs up to a tenth of the call that fills them."""
+    bytes_ = math.prod(shape) * dtype.itemsize
+    if bytes_ < _LARGE:
+        return np.empty(shape, dtype)
+    return np.ndarray(shape, dtype, _native.result_memory(bytes_))
 
 
 def _sum_to(full: Array, x: Array) -> Array:

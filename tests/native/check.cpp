@@ -270,12 +270,12 @@ void check_memory() {
     const uintptr_t of_first = starts(first), of_second = starts(second);
     first.reset();
     second.reset();
-    const int64_t kept = kept_bytes();
+    const int64_t kept = kept_bytes(Use::scratch);
     expect(kept >= 8 * kMiB, "what is given back is kept");
     first = borrow(5 * kMiB);
     expect(starts(first) == of_second, "who wants as much gets it again");
     second = borrow(2 * kMiB + 1);
-    expect(starts(second) == of_first && kept_bytes() == kept - 4 * kMiB - 6 * kMiB,
+    expect(starts(second) == of_first && kept_bytes(Use::scratch) == kept - 4 * kMiB - 6 * kMiB,
            "and so does who wants a little less");
     second.reset();
     const Memory small = borrow(kMiB);
@@ -285,13 +285,19 @@ void check_memory() {
     std::vector<Memory> many;
     for (int64_t i = 0; i < 9; ++i) many.push_back(borrow(7 * kMiB));
     many.clear();
-    expect(kept_bytes() <= 32 * kMiB, "at most 32 MiB are kept");
-    const int64_t before = kept_bytes();
+    expect(kept_bytes(Use::scratch) <= 32 * kMiB, "at most 32 MiB are kept");
+    const int64_t before = kept_bytes(Use::scratch);
     borrow(33 * kMiB).reset();
-    expect(kept_bytes() == before, "what is larger is not kept at all");
+    expect(kept_bytes(Use::scratch) == before, "what is larger is not kept at all");
     for (int64_t i = 0; i < 200; ++i) many.push_back(borrow(64 * (1 + i)));
     many.clear();
-    expect(kept_bytes() <= 32 * kMiB, "nor too many small ones");
+    expect(kept_bytes(Use::scratch) <= 32 * kMiB, "nor too many small ones");
+
+    const int64_t of_scratch = kept_bytes(Use::scratch);
+    for (int64_t i = 0; i < 9; ++i) many.push_back(borrow(8 * kMiB, Use::result));
+    many.clear();
+    expect(kept_bytes(Use::result) == 64 * kMiB, "of results 64 MiB are kept");
+    expect(kept_bytes(Use::scratch) == of_scratch, "which drive out no scratch");
 }
 
 // Several threads borrow at once, and a child is forked from among them.
