@@ -90,7 +90,7 @@ void forward_panels(const Problem& p, const Part& part, const Kernels& kernels, 
         worker.seen[n] = groups_seen(groups, worker.runs[n]);
         worker.places.push_back(at);
     }
-    const int64_t stretch = last - first > 1 ? groups.stretch() : groups.count;
+    const int64_t stretch = groups.stretch();
     for (int64_t begin = 0; begin < groups.count; begin += stretch) {
         for (size_t i = 0; i < worker.places.size(); ++i) {
             const Range within = {std::max(begin, worker.seen[i].begin),

@@ -52,6 +52,19 @@ def test_the_thread_count_changes_no_bit(mask) -> None:
             assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("rows", [3001, 4099])
+def test_the_thread_count_changes_no_bit_where_panels_share_stretches_of_keys(dtype, rows) -> None:
+    """The keys of a head outgrow the cache, and a window begins within a block of them."""
+    q, k, v = problem(rows, H=1, D=64)[:, :1].astype(dtype)
+    mask = ch.window(left=777, right=555) & ~ch.first_keys(101)
+    results = []
+    for count in (1, 2, 3, 11, 64):
+        ch.set_num_threads(count)
+        results.append(ch.attention(q, k, v, mask=mask).tobytes())
+    assert results == results[:1] * 5
+
+
 def test_the_environment_chooses_the_count() -> None:
     show = "import clearhead; print(clearhead.num_threads())"
     assert run(show, CLEARHEAD_NUM_THREADS="3", OMP_NUM_THREADS="2").stdout.strip() == "3"
