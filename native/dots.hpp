@@ -30,12 +30,14 @@ struct Packed {
     // Of each group: the square of the longest key's norm, and the largest value's magnitude;
     // infinite where one is not finite.
     float *length, *magnitude;  // [S / 32]
+    int64_t room;               // for so many groups: group g lies at g % room
 };
 
 struct DotPanel {
-    int64_t rows, S, D, E;
+    int64_t rows, D, E;
     Matrix q;  // starts at the panel's first row
     Packed kv;
+    int64_t first, groups;              // of those that it may see: where they begin, and how many
     double s_factor, cap_factor, sink;  // as in Panel
     bool biased, wants_lse;
     bool bounded;  // every score is so near to 0 that the weights need no reference; m stays 0
@@ -49,7 +51,7 @@ struct DotPanel {
     float *fresh, *sums;
 };
 
-// Groups [begin, begin + groups) of the keys. `visible` and `bias` as in Block, [32 * groups].
+// Packed groups [begin, begin + groups). `visible` and `bias` as in Block, [32 * groups].
 struct DotBlock {
     int64_t begin, groups;
     const uint64_t* visible;

@@ -160,8 +160,8 @@ inline float largest(const float* x, int64_t n) {
 }
 
 inline Sizes sizes_of(const DotPanel& panel, float query) {
-    const int64_t groups = tiles(panel.S, kGroup);
-    return {query, largest(panel.kv.length, groups), largest(panel.kv.magnitude, groups)};
+    return {query, largest(panel.kv.length + panel.first, panel.groups),
+            largest(panel.kv.magnitude + panel.first, panel.groups)};
 }
 
 // Whether |scores|, in log2 units, are at most kBound, by Cauchy and Schwarz, and values neither so

@@ -30,7 +30,7 @@ PackedHeads::PackedHeads(const Problem& p, const Dots& dots, const Groups& group
 Packed PackedHeads::operator[](int64_t i) const {
     uint16_t* k = packed_ + i * (groups_.k + groups_.v);
     float* length = of_groups_ + 2 * i * groups_.count;
-    return {k, k + groups_.k, length, length + groups_.count};
+    return {k, k + groups_.k, length, length + groups_.count, std::max<int64_t>(1, groups_.count)};
 }
 
 void PackedHeads::pack(int64_t head, int64_t piece, const Packed& out) const {
@@ -44,10 +44,55 @@ void PackedHeads::pack(int64_t head, int64_t piece, const Packed& out) const {
     }
 }
 
-void set_up(const Problem& p, const Place& at, const Groups& groups, const Packed& kv,
-            DotPanel& panel) {
+// A block of groups that begins at the end of the ring goes on behind it, where the first ones lie
+// again; so do the sizes of all.
+Ring::Ring(const Problem& p, const Dots& dots, const Groups& groups, int64_t room)
+    : p_(p),
+      dots_(dots),
+      groups_(groups),
+      k_(groups.k / groups.count),
+      v_(groups.v / groups.count),
+      numbers_({(room + kGroupsOfBlock - 1) * (k_ + v_)}),
+      sizes_({4 * room}) {
+    uint16_t* const k = numbers_.take((room + kGroupsOfBlock - 1) * (k_ + v_));
+    float* const length = sizes_.take(4 * room);
+    packed_ = {k, k + (room + kGroupsOfBlock - 1) * k_, length, length + 2 * room, room};
+}
+
+void Ring::start(int64_t head) {
+    head_ = head;
+    held_ = {0, 0};
+}
+
+void Ring::reach(Range wanted) {
+    if (wanted.begin == wanted.end) return;
+    if (wanted.begin < held_.begin || held_.end < wanted.begin) {
+        held_ = {wanted.begin, wanted.begin};
+    }
+    while (held_.end < wanted.end) pack(held_.end++);
+    held_.begin = std::max(held_.begin, held_.end - packed_.room);
+}
+
+void Ring::pack(int64_t group) const {
+    const Place at = p_.place(head_ / p_.G, 0, 0);
+    const int64_t first = groups_.first_key(group), head = head_ % p_.G;
+    const Matrix k = matrix(p_, p_.k, at, head, first), v = matrix(p_, p_.v, at, head, first);
+    const auto pack_at = [&](int64_t i) {
+        dots_.pack(
+            k, v, groups_.keys.end - first, p_.D, p_.E, 0,
+            {packed_.k + i * k_, packed_.v + i * v_, packed_.length + i, packed_.magnitude + i, 1});
+    };
+    const int64_t i = group % packed_.room, again = i + packed_.room;
+    pack_at(i);
+    if (i + 1 < kGroupsOfBlock) pack_at(again);
+    packed_.length[again] = packed_.length[i];
+    packed_.magnitude[again] = packed_.magnitude[i];
+}
+
+void set_up(const Problem& p, const Place& at, const Packed& kv, Range seen, DotPanel& panel) {
     panel.rows = at.rows;
-    panel.S = groups.keys.end - groups.keys.begin;
+    panel.first = seen.begin % kv.room;
+    panel.groups = seen.end - seen.begin;
     panel.D = p.D;
     panel.E = p.E;
     panel.q = matrix(p, p.q, at, at.head, at.t0);
@@ -102,6 +147,20 @@ Range groups_seen(const Groups& groups, const std::vector<Run>& runs) {
         begin = run.end;
     }
     return seen;
+}
+
+// Heads do not differ in it: where a mask does, its runs say that any key may be seen.
+int64_t most_groups_seen(const Problem& p, const Part& part, const Groups& groups, int64_t enough) {
+    if (!p.mask) return std::min(groups.count, enough);
+    Mask mask = *p.mask;
+    int64_t most = 0;
+    for (int64_t batch = 0; batch < p.batches(); ++batch) {
+        for (int64_t panel = 0; panel < part.panels(p) && most < enough; ++panel) {
+            const Range seen = groups_seen(groups, mask.runs(part.place(p, batch, 0, panel)));
+            most = std::max(most, seen.end - seen.begin);
+        }
+    }
+    return std::min(most, enough);
 }
 
 }  // namespace clearhead

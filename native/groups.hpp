@@ -47,9 +47,35 @@ class PackedHeads {
     float* of_groups_;
 };
 
-// Points a panel at the rows of `at`.
-void set_up(const Problem& p, const Place& at, const Groups& groups, const Packed& kv,
-            DotPanel& panel);
+// Packed groups of one head, for panels that follow each other and see few keys each: a group is
+// packed just before its first use, and lies in a cache for as long as it is needed.
+class Ring {
+  public:
+    Ring(const Problem& p, const Dots& dots, const Groups& groups, int64_t room);
+
+    const Packed& packed() const { return packed_; }
+    // Begins anew with a head of keys, counted over batches.
+    void start(int64_t head);
+    // Packs what is missing of the groups `wanted`, no more than there is room for. Panels may come
+    // in any order; in that of the keys nothing is packed twice.
+    void reach(Range wanted);
+
+  private:
+    void pack(int64_t group) const;
+
+    const Problem& p_;
+    const Dots& dots_;
+    Groups groups_;
+    int64_t k_, v_;  // bfloat16 of a group
+    Scratch<uint16_t> numbers_;
+    Scratch<float> sizes_;
+    Packed packed_;
+    int64_t head_ = 0;
+    Range held_ = {0, 0};
+};
+
+// Points a panel at the rows of `at` and the groups that it may see.
+void set_up(const Problem& p, const Place& at, const Packed& kv, Range seen, DotPanel& panel);
 
 // Lays out mask bits and biases of the block's keys. Returns whether some row sees some key.
 bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, const Groups& groups,
@@ -57,6 +83,8 @@ bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, const Gr
 
 // Groups from the first that a place sees to the last, by what the mask says of its keys.
 Range groups_seen(const Groups& groups, const std::vector<Run>& runs);
+// The most groups that this is for a panel of the part, as far as it is below `enough`.
+int64_t most_groups_seen(const Problem& p, const Part& part, const Groups& groups, int64_t enough);
 
 // Calls f(block) for every block of the groups `within`, `most` at a time, that some row of `at`
 // sees, in order. `runs` are what the mask says of the place's keys, if there is one.

@@ -358,3 +358,48 @@ def test_heads_choose_by_their_own_mask(rng):
     same(got.lse[0], theirs.lse[0])
     same(got.lse[1], by_tiles(q[1:], k[1:], v[1:]).lse[0])
     assert_right(got, q, k, v, mask=(ids[:, None, :, None] == ids[:, None, None, :]))
+
+
+LONG = 2111  # keys, more than half of a second cache holds: those of a window go through a ring
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "mask",
+    [
+        ch.causal() & ch.window(left=399),
+        ch.window(left=211, right=307),
+        ch.documents(np.repeat([0, 1, 2, 3], [1330, 7, 510, 264])),
+        ch.blocks(
+            np.repeat(np.eye(11, dtype=bool)[::-1] | np.eye(11, k=3, dtype=bool)[::-1], 3, 1), 64
+        ),
+    ],
+    ids=["window", "both ways", "documents", "from the last key to the first"],
+)
+def test_masks_that_leave_few_keys_to_a_panel_are_right(mask, dtype, rng):
+    q, k, v = draw(rng, 701, LONG, 64, 64, dtype=dtype, B=1, H=2, G=1)
+    assert_right(by_tiles(q, k, v, mask=mask), q, k, v, mask=mask.to_array(701, LONG))
+
+
+@BOTH
+@pytest.mark.parametrize("reach", [300, 2300], ids=["in a ring", "in a chain"])
+def test_threads_change_no_bit_of_a_window(reach, dtype, rng):
+    q, k, v = draw(rng, 3001, 3001, 64, 64, dtype=dtype, B=1)
+    results = []
+    for threads in (1, 2, 7, 50):
+        ch.set_num_threads(threads)
+        results.append(by_tiles(q, k, v, mask=ch.causal() & ch.window(left=reach)))
+    for other in results[1:]:
+        same(other.out, results[0].out)
+        same(other.lse, results[0].lse)
+
+
+@pytest.mark.parametrize("mask", [ch.causal(), ch.causal() & ch.window(left=399)])
+def test_keys_that_parts_cannot_hold_leave_panels_that_do_not_see_them_alone(mask, rng):
+    q, k, v = draw(rng, LONG, LONG, 64, 64, B=1, H=1, G=1)
+    want = by_tiles(q, k, v, mask=mask)
+    k[:, :, 1300:], v[:, :, 1300:] = np.nan, np.inf
+    got = ch.attention_with_lse(q, k, v, mask=mask)
+    same(got.out[:, :, :1280], want.out[:, :, :1280])
+    same(got.lse[:, :, :1280], want.lse[:, :, :1280])
+    assert np.isnan(got.out[:, :, 1300:]).all()
