@@ -44,9 +44,7 @@ void write_lse(const Problem& p, const Place& at, const Panel& panel) {
     const int64_t start = p.offset(p.lse, at, at.head);
     Real* lse = static_cast<Real*>(const_cast<void*>(p.lse.data));
     for (int64_t r = 0; r < at.rows; ++r) {
-        const double sum = static_cast<double>(l[r]);
-        lse[start + (at.t0 + r) * p.lse.row] = static_cast<Real>(
-            sum == 0 ? -INFINITY : static_cast<double>(m[r]) * kLn2 + std::log(sum));
+        lse[start + (at.t0 + r) * p.lse.row] = static_cast<Real>(lse_of(m[r], l[r]));
     }
 }
 

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <vector>
 
-#include "attention.hpp"
 #include "backward_bias.hpp"
 #include "backward_dots.hpp"
+#include "backward_statistics.hpp"
 #include "decode.hpp"
 #include "threads.hpp"
 #include "worth.hpp"
@@ -28,7 +27,7 @@ class Backward {
           interrupted_(interrupted),
           panels_(p.panels()),
           heads_(p.batches() * p.H),
-          statistics_(heads_ * p.T),
+          statistics_(p, dout, kernels),
           sight_(p),
           dots_(is_decode(p) ? nullptr : kernels.dots_backward[static_cast<int>(p.q.dtype)]),
           together_(dots_ ? panels_together(p) : 1),
@@ -48,7 +47,9 @@ class Backward {
     }
 
     bool run() {
-        return sum_by_dots() &&
+        return (!by_dots_ ||
+                statistics_.sum_by_dots(*by_dots_, worth_, static_cast<bool>(gradients_.bias),
+                                        interrupted_)) &&
                for_all(sight_.size(),
                        [&](int64_t i, Worker& w) { sight_.fill(i, *w.veil.mask); }) &&
                parallel_for(
@@ -60,10 +61,7 @@ class Backward {
   private:
     using Worker = GradientWorker<Real>;
     static constexpr int kPrecision = sizeof(Real) == 8;
-    static constexpr double kEpsilon = std::numeric_limits<Real>::epsilon();
-    static constexpr double kNear = 8;
     static constexpr int64_t kTogether = 4;
-    static constexpr double kExact = 24;  // log2 units: below, lse rounds as little as a score does
 
     // As many as leave some pieces for everybody.
     static int64_t panels_together(const Problem& p) {
@@ -88,124 +86,18 @@ class Backward {
     void piece(int worker) {
         const Chains::Piece at = chains_.take(worker);
         if (at.index < query_pieces()) {
-            queries(at.chain * query_pieces() + at.index, workers_[worker]);
-            if (by_dots_)
-                by_dots_->lay_queries(at.chain, at.slot, at.index,
-                                      query_panel(at.chain * query_pieces() + at.index));
+            const Place queries = query_panel(at.chain * query_pieces() + at.index);
+            statistics_.fill(queries, workers_[worker]);
+            if (by_dots_) by_dots_->lay_queries(at.chain, at.slot, at.index, queries);
             ready_.add(at.chain);
         } else {
             keys(at, at.index - query_pieces(), workers_[worker]);
         }
     }
 
-    int64_t query(const Place& at) const { return first_query(p_, at); }
-
-    void each_block(const Place& at, Worker& w, GradientStep step) {
-        for_blocks(p_, kernels_, at, w.veil, [&](const Block& block) {
-            kernels_.gradient_block[kPrecision](w.panel, {block, nullptr, nullptr, nullptr}, step);
-        });
-    }
-
-    // Where lse is so large that its rounding shows in the weights: the same in double, by the
-    // instructions that the weights will be made with.
-    bool sum_by_dots() {
-        if (!by_dots_) return true;
-        double largest = 0;
-        for (int64_t head = 0; head < heads_; ++head) {
-            const Place at = p_.place(head / p_.H, head % p_.H, 0);
-            const float* lse =
-                static_cast<const float*>(p_.lse.data) + p_.offset(p_.lse, at, at.head);
-            for (int64_t t = 0; t < p_.T; ++t) {
-                const double x = lse[t * p_.lse.row];
-                if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
-            }
-        }
-        if (largest * kLog2e <= kExact) return true;
-        lse_.resize(heads_ * p_.T);
-        Problem p = p_;
-        p.E = 0;
-        p.out = {};
-        p.lse = doubles_of_rows(p, lse_.data());
-        std::vector<uint8_t> left;
-        if (!forward_by_dots(p, {}, kernels_, worth_, interrupted_, left)) return false;
-        // A chain with a panel that parts cannot hold goes by plain kernels, all of it.
-        const int64_t of_chain = query_pieces(), rows = p_.H / p_.G * p_.T;
-        for (int64_t chain = 0; chain < p_.batches() * p_.G; ++chain) {
-            const auto first = left.begin() + chain * of_chain;
-            if (std::find(first, first + of_chain, 1) != first + of_chain) {
-                std::fill_n(&lse_[chain * rows], rows, NAN);
-            }
-        }
-        return true;
-    }
-
     Place query_panel(int64_t task) const {
         const int64_t head = task / panels_;
         return p_.place(head / p_.H, head % p_.H, task % panels_ * kPanel);
-    }
-
-    // The statistics of one panel of queries.
-    void queries(int64_t task, Worker& w) {
-        const Place at = query_panel(task);
-        Real* const shifts = &statistics_.shift[query(at)];
-        Real* const factors = &statistics_.factor[query(at)];
-        const int64_t lse = p_.offset(p_.lse, at, at.head);
-        double largest = 0;
-        for (int64_t r = 0; r < at.rows; ++r) {
-            double x = read(p_.lse.data, p_.lse.dtype, lse + (at.t0 + r) * p_.lse.row) * kLog2e;
-            if (!lse_.empty()) x = nearer(x, lse_[query(at) + r] * kLog2e);
-            // Scores of few keys are near 0, and keep their digits: the factor takes the whole
-            // part.
-            const double whole = std::abs(x) < kNear ? std::rint(x) : 0;
-            shifts[r] = static_cast<Real>(x == -INFINITY ? INFINITY : x - whole);  // no weights
-            factors[r] = static_cast<Real>(
-                std::isfinite(x) ? std::exp2(static_cast<double>(shifts[r]) - x) : 1);
-            if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
-        }
-        if (p_.q.dtype > DType::f32) {
-            sum_weights(at, w, GradientStep::sums);
-            for (int64_t r = 0; r < at.rows && !lse_.empty(); ++r) {
-                const double exact = lse_[query(at) + r] * kLog2e;
-                if (std::isfinite(exact)) factors[r] = std::exp2(shifts[r] - exact);
-            }
-            return;
-        }
-        kernels_.row_products[kPrecision](matrix(p_, dout_, at, at.head, at.t0),
-                                          matrix(p_, p_.out, at, at.head, at.t0), at.rows, p_.E,
-                                          &statistics_.delta[query(at)]);
-        if (largest > kExact && (lse_.empty() || std::isnan(lse_[query(at)]))) {
-            sum_weights(at, w, GradientStep::weights);
-        }
-    }
-
-    // lse without its rounding, if `exact` is no further away: these keys may be a part of those
-    // that lse is about.
-    static double nearer(double lse, double exact) {
-        return std::abs(exact - lse) < 4 * std::abs(lse) * kEpsilon ? exact : lse;
-    }
-
-    // Sums weights, for their factor. In half precision `out` is too coarse to give delta (its
-    // rounding is as large as the differences dP - delta): P * dP is summed instead. In full
-    // precision the sum serves where lse is so large that its rounding shows in the weights; it may
-    // say no more than that, since these keys may be a part of those that lse is about.
-    void sum_weights(const Place& at, Worker& w, GradientStep step) {
-        begin_queries(p_, dout_, kernels_, statistics_, at, w);
-        each_block(at, w, step);
-        const Real* sums = static_cast<const Real*>(w.panel.sums);
-        const double sink = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
-        for (int64_t r = 0; r < at.rows; ++r) {
-            const double shift = static_cast<double>(statistics_.shift[query(at) + r]);
-            // Beside a large sink, weights may all be 0.
-            const double sum = static_cast<double>(sums[r]) + std::exp2(sink - shift);
-            Real& factor = statistics_.factor[query(at) + r];
-            if (step == GradientStep::sums) {
-                factor = static_cast<Real>(sum == 0 ? 0 : 1 / sum);
-                statistics_.delta[query(at) + r] =
-                    sum == 0 ? 0 : static_cast<Real>(sums[kPanel + r] / sum);
-            } else if (std::abs(sum - 1) < 4 * std::abs(shift) * kEpsilon) {
-                factor = static_cast<Real>(1 / sum);
-            }
-        }
     }
 
     // d loss / d sink = -(weight of the sink) * delta, summed over the queries.
@@ -216,12 +108,13 @@ class Backward {
     void sink(int64_t head) {
         const Place at = p_.place(head / p_.H, head % p_.H, 0);
         const double logit = static_cast<double>(in_log2<Real>(p_.sink_at(at)));
+        const Statistics<Real>& all = statistics_.all();
         double sum = 0;
         for (int64_t i = head * p_.T; i < (head + 1) * p_.T; ++i) {
-            const double weight = std::exp2(logit - static_cast<double>(statistics_.shift[i])) *
-                                  static_cast<double>(statistics_.factor[i]);
+            const double weight = std::exp2(logit - static_cast<double>(all.shift[i])) *
+                                  static_cast<double>(all.factor[i]);
             // A sink of -inf is none, whatever the row; one that is merely far off sees NaN.
-            if (logit != -INFINITY) sum -= weight * static_cast<double>(statistics_.delta[i]);
+            if (logit != -INFINITY) sum -= weight * static_cast<double>(all.delta[i]);
         }
         Real* out = static_cast<Real*>(const_cast<void*>(gradients_.sink.data));
         out[p_.offset(gradients_.sink, at, at.head)] = static_cast<Real>(sum);
@@ -312,12 +205,12 @@ class Backward {
         }
         // dk += dS^T q, dv += P^T dout, for one panel of queries.
         void block(int64_t, int64_t, const Place& at, const Block& block) {
+            const Statistics<Real>& all = pass.statistics_.all();
+            const int64_t query = first_query(pass.p_, at);
             w.panel.a = matrix(pass.p_, pass.p_.q, at, at.head, 0);
             w.panel.b = matrix(pass.p_, pass.dout_, at, at.head, 0);
             pass.kernels_.gradient_block[kPrecision](
-                w.panel,
-                {block, &pass.statistics_.shift[pass.query(at)],
-                 &pass.statistics_.delta[pass.query(at)], &pass.statistics_.factor[pass.query(at)]},
+                w.panel, {block, &all.shift[query], &all.delta[query], &all.factor[query]},
                 GradientStep::keys);
         }
         // dq += dS k, of the same panel.
@@ -339,11 +232,10 @@ class Backward {
             pass.by_dots_->begin(worker(), i, k, v, keys);
         }
         void block(int64_t i, int64_t step, const Place& at, const Block& block) {
-            const int64_t query = pass.query(at);
+            const Statistics<Real>& all = pass.statistics_.all();
+            const int64_t query = first_query(pass.p_, at);
             pass.by_dots_->block(worker(), i, slot, step, at.rows,
-                                 {&pass.statistics_.shift[query], &pass.statistics_.delta[query],
-                                  &pass.statistics_.factor[query]},
-                                 block);
+                                 {&all.shift[query], &all.delta[query], &all.factor[query]}, block);
         }
         void rows(int64_t i, const Block& block, Real* dq) {
             pass.by_dots_->rows(worker(), i, block.count, dq);
@@ -354,7 +246,7 @@ class Backward {
 
     bool bias() {
         if (!gradients_.bias) return true;
-        const BiasGradient<Real> bias(p_, dout_, gradients_.bias, kernels_, statistics_);
+        const BiasGradient<Real> bias(p_, dout_, gradients_.bias, kernels_, statistics_.plain());
         return for_all(bias.tasks(), [&](int64_t task, Worker& w) { bias.run(task, w); });
     }
 
@@ -364,7 +256,7 @@ class Backward {
     const Kernels& kernels_;
     const std::function<bool()>& interrupted_;
     const int64_t panels_, heads_;
-    Statistics<Real> statistics_;
+    QueryStatistics<Real> statistics_;
     Sight sight_;
     // Not where strips made the forward pass's scores: lse goes with those of plain kernels.
     const DotsBackward* const dots_;
@@ -376,7 +268,6 @@ class Backward {
     std::vector<Worker> workers_;
     std::optional<DotGradients> by_dots_;
     std::vector<uint8_t> worth_;  // by chain, as in the forward pass: lse goes with its scores
-    std::vector<double> lse_;     // [batch][head][T], where it is wanted in double
 };
 
 }  // namespace

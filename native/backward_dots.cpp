@@ -73,18 +73,22 @@ void DotGradients::lay_queries(int64_t chain, int slot, int64_t step, const Plac
         dots_.lay_rows(q, at.rows, p_.D, group, laid(slot, step, false));
         dots_.lay_rows(dout, at.rows, p_.E, group, laid(slot, step, true));
     }
+    look(chain, step, at);
+}
+
+void DotGradients::look(int64_t chain, int64_t step, const Place& at) {
     const int64_t own = at.head / (p_.H / p_.G);
     const int64_t s0 = step * p_.S / steps_, s1 = (step + 1) * p_.S / steps_;
-    const auto look = [&](int which, const Matrix& m, int64_t rows, int64_t cols) {
+    const auto note = [&](int which, const Matrix& m, int64_t rows, int64_t cols) {
         const uint32_t bits = std::bit_cast<uint32_t>(dots_.largest(m, rows, cols));
         std::atomic<uint32_t>& most = largest_[4 * chain + which];
         uint32_t before = most.load(std::memory_order_relaxed);
         while (bits > before && !most.compare_exchange_weak(before, bits)) continue;
     };
-    look(0, q, at.rows, p_.D);
-    look(1, matrix(p_, p_.k, at, own, s0), s1 - s0, p_.D);
-    look(2, matrix(p_, p_.v, at, own, s0), s1 - s0, p_.E);
-    look(3, dout, at.rows, p_.E);
+    note(0, matrix(p_, p_.q, at, at.head, at.t0), at.rows, p_.D);
+    note(1, matrix(p_, p_.k, at, own, s0), s1 - s0, p_.D);
+    note(2, matrix(p_, p_.v, at, own, s0), s1 - s0, p_.E);
+    note(3, matrix(p_, dout_, at, at.head, at.t0), at.rows, p_.E);
 }
 
 bool DotGradients::holds(int64_t chain) const {

@@ -16,9 +16,11 @@ class DotGradients {
     DotGradients(const Problem& p, const Array& dout, const DotsBackward& dots, int64_t chains,
                  int64_t slots, int64_t workers, int64_t together);
 
-    // Lays out one panel of queries of a chain, the `step`-th, and looks at a part of its keys.
+    // Lays out one panel of queries of a chain, the `step`-th, and looks at it.
     void lay_queries(int64_t chain, int slot, int64_t step, const Place& at);
-    // Whether parts hold the numbers of a chain whose panels have all been laid out.
+    // How large its numbers are, and those of a part of its keys.
+    void look(int64_t chain, int64_t step, const Place& at);
+    // Whether parts hold the numbers of a chain whose panels have all been looked at.
     bool holds(int64_t chain) const;
 
     // The i-th panel of keys with a worker.

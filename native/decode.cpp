@@ -314,9 +314,8 @@ void merge_bundle(const Problem& p, const Kernels& kernels, const Bundle& bundle
         kernels.merge_row[sizeof(Real) == 8](states, row, in_log2<Real>(p.sink_at(at)),
                                              matrix(p, p.out, at, at.head, t), total);
         if (!lse) continue;
-        const double sum = static_cast<double>(total[1]);
-        lse[p.offset(p.lse, at, at.head) + t * p.lse.row] = static_cast<Real>(
-            sum == 0 ? -INFINITY : static_cast<double>(total[0]) * kLn2 + std::log(sum));
+        lse[p.offset(p.lse, at, at.head) + t * p.lse.row] =
+            static_cast<Real>(lse_of(total[0], total[1]));
     }
 }
 

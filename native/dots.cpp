@@ -66,9 +66,7 @@ void write_lse(const Problem& p, const Place& at, const DotPanel& panel) {
     const int64_t start = p.offset(p.lse, at, at.head);
     const auto write = [&](auto* lse) {
         for (int64_t r = 0; r < at.rows; ++r) {
-            const double sum = panel.l[r];
-            lse[start + (at.t0 + r) * p.lse.row] =
-                sum == 0 ? -INFINITY : panel.m[r] * kLn2 + std::log(sum);
+            lse[start + (at.t0 + r) * p.lse.row] = lse_of(panel.m[r], panel.l[r]);
         }
     };
     void* const data = const_cast<void*>(p.lse.data);

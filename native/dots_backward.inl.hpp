@@ -89,6 +89,7 @@ class Grading {
           block_(block),
           factor_(Lanes::set1(float(panel.s_factor))),
           plain_(panel.cap_factor == 0 && !block.bias),
+          keys_there_(panel.keys < kPanel ? (uint64_t{1} << panel.keys) - 1 : ~uint64_t{0}),
           slots_(slots) {}
 
     void start(int64_t queries, int64_t keys, const float* s, const float* dp) {
@@ -121,7 +122,7 @@ class Grading {
             const int64_t there = row < block_.rows ? row : block_.rows - 1;
             const uint64_t bits = row >= block_.rows ? 0
                                   : block_.visible   ? block_.visible[row] >> lane
-                                                     : ~uint64_t{0};
+                                                     : keys_there_ >> lane;
             delta[i] = block_.delta[there];
             factor[i] = block_.factor[there];
 #pragma GCC unroll 2
@@ -183,6 +184,8 @@ class Grading {
     const QueryBlock& block_;
     Floats factor_;
     bool plain_;
+    // Beside a row far below 0, the score 0 of a key that is not there would weigh infinitely much.
+    uint64_t keys_there_;
     const int64_t slots_;
     Pace pace_;
     int64_t queries_ = 0, keys_ = 0;

@@ -65,6 +65,14 @@ Real in_log2(double nats) {
     return static_cast<Real>(std::clamp(nats * kLog2e, -most, most));
 }
 
+// The log-sum-exp of a row's state, in nats. What in_log2 has cut off is the lowest number again.
+template <class Real>
+double lse_of(Real m, Real l) {
+    if (l == 0) return -INFINITY;
+    const double unit = std::abs(m) < std::numeric_limits<Real>::max() ? kLn2 : 1;
+    return static_cast<double>(m) * unit + std::log(static_cast<double>(l));
+}
+
 // Asks for the biases of the rows of a panel and of keys [begin, begin + count), as far as there
 // are any: rows stand too far apart for the processor to look ahead by itself.
 inline void fetch_bias(const Problem& p, const Place& at, int64_t begin, int64_t count) {

@@ -62,8 +62,7 @@ bool row_lse_in(const Problem& p, double* lse, const Part& part, const Kernels& 
         const Real* m = static_cast<const Real*>(panel.m);
         const Real* l = static_cast<const Real*>(panel.l);
         for (int64_t r = 0; r < at.rows; ++r) {
-            lse[head * p.T + at.t0 + r] =
-                l[r] == 0 ? -INFINITY : static_cast<double>(m[r]) * kLn2 + std::log(double(l[r]));
+            lse[head * p.T + at.t0 + r] = lse_of(m[r], l[r]);
         }
     };
     return parallel_for(tasks, count, task_of, interrupted);

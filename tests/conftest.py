@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+import clearhead as ch
+from clearhead import _native
+
 pytest.register_assert_rewrite(
     "chromium",
     "conformance",
@@ -17,3 +20,11 @@ pytest.register_assert_rewrite(
 @pytest.fixture
 def rng():
     return np.random.default_rng(20251130)
+
+
+@pytest.fixture(params=ch.available_isas())
+def isa(request):
+    before = ch.isa()
+    _native.choose_isa(request.param)
+    yield request.param
+    _native.choose_isa(before)

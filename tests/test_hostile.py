@@ -5,18 +5,10 @@ import numpy as np
 import pytest
 
 import clearhead as ch
-from clearhead import _native, reference
+from clearhead import reference
 
 INF, NAN = np.inf, np.nan
 EPS = float(np.finfo(np.float64).eps)
-
-
-@pytest.fixture(params=ch.available_isas())
-def isa(request):
-    before = ch.isa()
-    _native.choose_isa(request.param)
-    yield request.param
-    _native.choose_isa(before)
 
 
 def refused(error, words, call):

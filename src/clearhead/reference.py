@@ -17,8 +17,8 @@ Arrays of rank 2 are one head without its axis: q (T, D), mask (T, S), sink ().
 What is decided here, once:
 - Query head h reads group h // (H // G).
 - Order: scale, softcap, bias, mask, softmax with the sink. lse is in nats and counts the sink.
-- A score of -inf hides its key: masked, biased by -inf, or computed so. Any other score, however
-  negative, does not.
+- The mask hides a key, and so does a bias of -inf. No score does, however negative: one that comes
+  out as -inf, of an infinite query or key, is a weight of 0, and 0 times infinity is NaN.
 - What is hidden has no effect, NaN and inf included: neither on a result nor on a gradient.
 - A row that sees no key: out 0, lse -inf (with a sink: lse = sink), gradients 0.
 - NaN in a query or a visible key makes NaN of exactly the rows that see it; NaN or inf in a visible
@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 # NaN, inf and log 0 are meant where they occur.
 _ieee = np.errstate(invalid="ignore", over="ignore", divide="ignore")
@@ -66,8 +67,7 @@ def weights(
     A row sums to 1, to 1 minus the share of the sink, or to 0 if it sees no key.
     """
     q, k = _expand(q, k)
-    s = _hide(_logits(q, k, scale, softcap), bias, mask)
-    return _softmax(s, sink)[0]
+    return _softmax(*_hide(_logits(q, k, scale, softcap), bias, mask), sink)[0]
 
 
 @_ieee
@@ -84,9 +84,9 @@ def forward(
 ) -> tuple[Floats, Floats]:
     """Attention: out (..., H, T, E) and lse = log(sum(exp(s)) + exp(sink)), (..., H, T)."""
     q, k, v = _expand(q, k, v)
-    s = _hide(_logits(q, k, scale, softcap), bias, mask)
-    p, _, lse = _softmax(s, sink)
-    return _sum_of_seen(p, s != -np.inf, v), lse
+    s, seen = _hide(_logits(q, k, scale, softcap), bias, mask)
+    p, _, lse = _softmax(s, seen, sink)
+    return _sum_of_seen(p, seen, v), lse
 
 
 @_ieee
@@ -110,9 +110,8 @@ def backward(
 
     # forward again
     logits = _logits(q, k, scale, softcap)
-    s = _hide(logits, bias, mask)
-    seen = s != -np.inf
-    p, p_sink, _ = _softmax(s, sink)
+    s, seen = _hide(logits, bias, mask)
+    p, p_sink, _ = _softmax(s, seen, sink)
     out = _sum_of_seen(p, seen, v)
 
     # out = p v
@@ -184,8 +183,8 @@ def observe(
                  put on the key d places before their own (aligned as `causal` is)
     """
     q, k = _expand(q, k)
-    s = _hide(_logits(q, k, scale, softcap), bias, mask)
-    a = _softmax(s, sink)[0]
+    s, seen = _hide(_logits(q, k, scale, softcap), bias, mask)
+    a = _softmax(s, seen, sink)[0]
     pool_mean, pool_max = (None, None) if pool is None else _pools(a, *pool)
     top_weights, top_keys = (None, None) if top is None else _top(a, s, top)
     return Observation(
@@ -209,8 +208,9 @@ def merge(outs: Sequence[ArrayLike], lses: Sequence[ArrayLike]) -> tuple[Floats,
     one of the shards only.
     """
     out, lse = np.asarray(outs, np.float64), np.asarray(lses, np.float64)  # (shards, ..., T[, E])
-    share, _, total = _softmax(np.moveaxis(lse, 0, -1)[..., None, :], None)  # (..., T, 1, shards)
-    seen = np.moveaxis(lse, 0, -1)[..., None, :] != -np.inf
+    s = np.moveaxis(lse, 0, -1)[..., None, :]  # (..., T, 1, shards)
+    seen = s != -np.inf
+    share, _, total = _softmax(s, seen, None)
     return _sum_of_seen(share, seen, np.moveaxis(out, 0, -2))[..., 0, :], total[..., 0]
 
 
@@ -264,7 +264,8 @@ def kernel_regression(
         logits = -((q[..., :, None, :] - k[..., None, :, :]) ** 2).sum(-1) / (2 * bandwidth**2)
     else:
         logits = _logits(q, k, 1 / bandwidth, None)
-    return _sum_of_seen(_softmax(logits, None)[0], logits != -np.inf, v)
+    seen = logits != -np.inf
+    return _sum_of_seen(_softmax(logits, seen, None)[0], seen, v)
 
 
 # The pieces, in the order of the formula.
@@ -286,17 +287,19 @@ def _logits(q: Floats, k: Floats, scale: float | None, softcap: float | None) ->
     return s if softcap is None else softcap * np.tanh(s / softcap)
 
 
-def _hide(s: Floats, bias: ArrayLike | None, mask: ArrayLike | None) -> Floats:
-    """Scores with the bias added, -inf where a key is hidden, whatever stood there."""
+def _hide(s: Floats, bias: ArrayLike | None, mask: ArrayLike | None) -> tuple[Floats, Bools]:
+    """Scores with the bias, -inf where a key is hidden, whatever stood there; and which are not."""
+    seen = np.ones(s.shape, bool)
     if bias is not None:
         bias = np.asarray(bias, np.float64)
-        s = np.where(bias == -np.inf, -np.inf, s + bias)
+        seen = seen & (bias != -np.inf)
+        s = s + bias
     if mask is not None:
-        s = np.where(mask, s, -np.inf)
-    return s
+        seen = seen & np.asarray(mask, bool)
+    return np.where(seen, s, -np.inf), seen
 
 
-def _softmax(s: Floats, sink: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
+def _softmax(s: Floats, seen: Bools, sink: ArrayLike | None) -> tuple[Floats, Floats, Floats]:
     """Weights (..., T, S), the share of the sink (..., T, 1) and lse (..., T)."""
     # No sink is a sink of -inf. One head may give it as () or (1,).
     sink = np.asarray(-np.inf if sink is None else sink, np.float64)
@@ -306,11 +309,11 @@ def _softmax(s: Floats, sink: ArrayLike | None) -> tuple[Floats, Floats, Floats]
     e, e_sink = np.exp(s - m), np.exp(sink - m)
     total = e.sum(-1, keepdims=True) + e_sink
     # Not exp(s - lse): for scores of 1e30, lse has no digits left for log(total).
-    p = np.where(s == -np.inf, 0.0, e / total)
+    p = np.where(seen & (total != 0), e / total, 0.0)
     return p, np.where(total == 0, 0.0, e_sink / total), (m + np.log(total))[..., 0]
 
 
-def _sum_of_seen(p: Floats, seen: NDArray[np.bool_], v: Floats) -> Floats:
+def _sum_of_seen(p: Floats, seen: Bools, v: Floats) -> Floats:
     """p v, (..., T, E), in which a key that is not seen adds nothing, not even 0 * inf = NaN."""
     if np.isfinite(v).all():
         out: Floats = p @ v
