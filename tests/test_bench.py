@@ -201,6 +201,37 @@ def test_a_disturbed_run_says_so(measured):
     assert "NOT QUIET" not in table.text(other)
 
 
+def test_a_case_during_which_others_run_is_timed_again_and_named(measured, monkeypatch):
+    spent = iter([0.0, 4.0, 4.0, 8.0, 8.0, 8.0])  # CPU seconds, before and after each attempt
+    attempts = []
+    monkeypatch.setattr(run, "_cpu_of_others", lambda crew: next(spent))
+    monkeypatch.setattr(run.turns, "timed", lambda *_: attempts.append(0) or {"x": [len(attempts)]})
+    assert run._timed_in_quiet({}, {}, 1.0) == (0.0, {"x": [3]})
+    spent = iter([0.0, 4.0, 4.0, 6.0, 6.0, 9.0])  # never quiet: the second is the least disturbed
+    ticks = iter([0.0, 1.0] * 3)
+    monkeypatch.setattr(run.time, "perf_counter", lambda: next(ticks))
+    attempts.clear()
+    others, times = run._timed_in_quiet({}, {}, 1.0)
+    assert times == {"x": [2]} and others == pytest.approx(1.95)
+
+    other = report.from_json(measured.to_json())
+    other.find(TINY, 1).others_cpus = 0.0
+    assert TINY not in table.disturbed(other)
+    other.find(TINY, 1).others_cpus = others
+    assert f"1.95  {TINY}, 1 thread(s)" in table.disturbed(other)
+    assert table.disturbed(other) in table.text(other)
+
+
+def test_a_worker_says_how_much_cpu_it_has_had():
+    crew = turns.Worker("numpy", 1)
+    try:
+        before = crew.cpu_s()
+        crew.ask("prepare", case="full/1x4x700x64/float32", threads=1, who=["numpy"])
+        assert crew.cpu_s() > before
+    finally:
+        crew.close()
+
+
 def test_runs_are_put_together_and_the_higher_limit_counts(measured):
     other = report.from_json(measured.to_json())
     key = next(iter(other.limits.flops))

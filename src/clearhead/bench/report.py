@@ -14,6 +14,8 @@ from typing import Any
 
 from .limits import Limits
 
+QUIET = 0.05  # of a CPU: what other programs may use meanwhile
+
 _PACKAGES = "clearhead", "numpy", "torch", "onnxruntime", "openvino", "jax"
 
 
@@ -27,6 +29,7 @@ class Measurement:
     of_limit    the least time that the machine allows, divided by its median
     of_budget   its error divided by what is allowed
     peak_bytes  beyond its inputs and its result, in a process of its own
+    others_cpus what other programs used meanwhile, in CPUs
     skip        why it was not timed
     """
 
@@ -38,6 +41,7 @@ class Measurement:
     of_limit: float | None = None
     of_budget: float | None = None
     peak_bytes: int | None = None
+    others_cpus: float | None = None
     skip: str | None = None
 
     @property

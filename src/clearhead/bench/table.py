@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from textwrap import fill
 
 from .cases import parse
-from .report import Measurement, Report
+from .report import QUIET, Measurement, Report
 
 _SHORT = {
     "torch-rows": "rows",
@@ -33,7 +33,7 @@ def text(report: Report) -> str:
     for title, names, rows in _groups(report):
         parts.append(title + "\n" + _aligned([_heading(names), *rows]))
     if report.measurements:
-        parts += [LEGEND, losses(report), skipped(report), memory(report)]
+        parts += [LEGEND, disturbed(report), losses(report), skipped(report), memory(report)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -44,7 +44,8 @@ def markdown(report: Report) -> str:
         heading = _heading(names)
         lines = [heading, ["---", *["---:"] * (len(heading) - 1)], *rows]
         parts.append(f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
-    parts += [LEGEND, _code(losses(report)), _code(skipped(report)), _code(memory(report))]
+    found = disturbed(report), losses(report), skipped(report), memory(report)
+    parts += [LEGEND, *map(_code, found)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -53,7 +54,7 @@ def about(report: Report) -> str:
     versions = ", ".join(f"{name} {v}" for name, v in m["versions"].items())
     where = f"{m['cpu']}, {m['cpus']} CPU(s), {m['isa']}, {m['date']}"
     used = m.get("others_cpus", 0.0)
-    warning = f"\nNOT QUIET: other programs used {used:.2f} CPUs meanwhile." if used > 0.05 else ""
+    warning = f"\nNOT QUIET: other programs used {used:.2f} CPUs meanwhile." if used > QUIET else ""
     return fill(where, 80) + "\n" + fill(versions, 80) + warning
 
 
@@ -85,6 +86,16 @@ def losses(report: Report) -> str:
         if m.ratio is not None and m.ratio < 1
     ]
     return "\n".join(["A peer is faster (its time / clearhead's):", *lines]) if lines else ""
+
+
+def disturbed(report: Report) -> str:
+    """Cases to be measured again."""
+    lines = [
+        f"  {m.others_cpus:.2f}  {m.case}, {m.threads} thread(s)"
+        for m in _timed(report)
+        if m.who == "clearhead" and (m.others_cpus or 0) > QUIET
+    ]
+    return "\n".join(["Other programs ran meanwhile (CPUs):", *lines]) if lines else ""
 
 
 def skipped(report: Report) -> str:

@@ -67,6 +67,15 @@ class Worker:
         self.send(do, **request)
         return self.receive()
 
+    def cpu_s(self) -> float:
+        """Seconds of CPU that the process has had so far (Linux; elsewhere 0)."""
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text()
+        except OSError:
+            return 0.0
+        user, system = stat.rsplit(")", 1)[1].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def rest(self) -> None:
         """Returns when none of its threads runs any more."""
         tasks = Path(f"/proc/{self._process.pid}/task")
