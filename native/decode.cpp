@@ -56,40 +56,64 @@ struct Plan {
     }
 };
 
-// What a strip in bfloat16 works with.
+// What a strip by dot products works with.
 struct DotWorker {
+    const StripDots& by;
     DotStrip strip = {};
     Scratch<float> scratch;
-    uint16_t* q_rows;
+    uint16_t* q_rows;  // of bfloat16
 
-    explicit DotWorker(const Plan& plan)
-        : DotWorker(tiles(plan.rows(), kTile), tiles(plan.p.D, 32), tiles(plan.p.E, 32)) {}
+    DotWorker(const Plan& plan, const StripDots& by)
+        : DotWorker(by, tiles(plan.rows(), kTile), tiles(plan.p.D, 32), tiles(plan.p.E, 32)) {}
 
   private:
-    DotWorker(int64_t columns, int64_t steps, int64_t stripes)
-        : DotWorker(columns * kTile * steps * 16, kPiece * steps * 16, kPiece * stripes * 16,
-                    columns * kPiece * kTile, columns * 2 * stripes * kTile * kTile,
-                    columns * kTile) {}
-    // Sizes in floats.
-    DotWorker(int64_t q, int64_t k, int64_t v, int64_t s, int64_t o, int64_t rows)
-        : scratch({q, q, k, v, s, 2 * s, o, rows, rows, rows}) {
+    static constexpr int64_t kFloats = kTile * kTile;  // of a tile
+
+    // Tiles of keys or values in parts of which `waiting` first parts wait for their product.
+    static int64_t cut(const StripDots& by, int64_t waiting) {
+        return 2 * (waiting + 1) + 4 * (by.parts - 1);
+    }
+    DotWorker(const StripDots& by, int64_t columns, int64_t steps, int64_t stripes)
+        : DotWorker(by, by.parts * columns * steps,
+                    by.parts == 1 ? kPiece / kTile * steps : cut(by, steps),
+                    by.parts == 1 ? kPiece / kTile * stripes : cut(by, kGroupsOfParts),
+                    columns * (by.parts == 1 ? kPiece : kBlock) / kTile,
+                    columns * (by.parts == 1 ? 2 * kPiece / kTile : kGroupsOfParts * by.parts),
+                    columns * 2 * stripes, columns * kTile) {}
+    // Sizes in tiles.
+    DotWorker(const StripDots& by, int64_t q, int64_t k, int64_t v, int64_t s, int64_t p, int64_t o,
+              int64_t rows)
+        : by(by),
+          scratch({q * kFloats, q * kFloats, k * kFloats, v * kFloats, s * kFloats, p * kFloats,
+                   o * kFloats, 8 * kFloats, rows, rows, rows}) {
         const auto halves = [&](int64_t size) {
-            return reinterpret_cast<uint16_t*>(scratch.take(size));
+            return reinterpret_cast<uint16_t*>(scratch.take(size * kFloats));
         };
         q_rows = halves(q);
-        std::fill_n(q_rows, 2 * q, uint16_t{0});
-        strip.q_rows = q_rows;
         strip.q = halves(q);
         strip.k_rows = halves(k);
         strip.v_rows = halves(v);
-        strip.s = scratch.take(s);
-        strip.p = reinterpret_cast<uint32_t*>(scratch.take(2 * s));
-        strip.o = scratch.take(o);
+        strip.s = scratch.take(s * kFloats);
+        strip.p = reinterpret_cast<uint32_t*>(scratch.take(p * kFloats));
+        strip.o = scratch.take(o * kFloats);
+        strip.fresh = scratch.take(8 * kFloats);
         strip.m = scratch.take(rows);
         strip.l = scratch.take(rows);
         strip.rounded = scratch.take(rows);
     }
 };
+
+// Dot products for a problem's strips, or null. Numbers become parts only where enough rows use
+// them, and from where they stand side by side.
+const StripDots* dots_of(const Plan& plan, const Kernels& kernels) {
+    const Problem& p = plan.p;
+    const StripDots* dots = kernels.strip_dots[static_cast<int>(p.q.dtype)];
+    if (!dots || dots->parts == 1) return dots;
+    const bool lie =
+        p.k.col == 1 && p.v.col == 1 && p.k.dtype == p.q.dtype && p.v.dtype == p.q.dtype;
+    const int64_t rows = plan.heads * p.T;
+    return lie && dots->least_rows <= rows && rows <= dots->most_rows ? dots : nullptr;
+}
 
 template <class Real>
 struct DecodeWorker {
@@ -101,11 +125,11 @@ struct DecodeWorker {
     Real *q, *ones;
     Strip strip = {};
     Panel panel = {};
-    std::optional<DotWorker> dots;  // where bfloat16 goes by dot products
+    std::optional<DotWorker> dots;  // where it goes by dot products
 
-    DecodeWorker(const Plan& plan, bool by_dots)
+    DecodeWorker(const Plan& plan, const StripDots* by_dots)
         : DecodeWorker(plan.p, padded(plan.p.D), padded(plan.p.E)) {
-        if (by_dots) dots.emplace(plan);
+        if (by_dots) dots.emplace(plan, *by_dots);
     }
 
   private:
@@ -251,22 +275,39 @@ void panel_states(const Problem& p, const Kernels& kernels, const Bundle& bundle
                                      {state + 2 * rows, padded(p.E), 1, real});
 }
 
-// Of states that strips and panels hold: whether no sum or output is NaN or infinite.
-bool all_finite(const float* state, const Bundle& bundle, int64_t rows, int64_t E) {
-    const auto finite = [](float x) { return std::isfinite(x); };
+// Of states that strips and panels hold: whether no sum or output is NaN or infinite, and, where
+// values are in parts, no row's outputs are so small that the last parts of values may be lost.
+bool can_be_right(const float* state, const Bundle& bundle, int64_t rows, int64_t E,
+                  const StripDots& by) {
+    constexpr float kLeastOutput = 0x1p-80f;
     const float* const l = state + rows;
     for (int64_t row = 0; row < bundle.rows; ++row) {
         const float* const o = state + 2 * rows + row * padded(E);
-        if (!finite(l[row]) || !std::all_of(o, o + E, finite)) return false;
+        float most = 0;
+        bool finite = std::isfinite(l[row]);
+        for (int64_t e = 0; e < E; ++e) {
+            finite &= std::isfinite(o[e]);
+            most = std::max(most, std::abs(o[e]));
+        }
+        if (!finite || (by.parts > 1 && l[row] > 0 && most < kLeastOutput * l[row])) return false;
     }
     return true;
 }
 
-// The same in bfloat16 by dot products, for any number of rows. False if they cannot say: a value
-// that is not finite reaches its neighbour too, and scores may leave their range.
+void load_bfloats(const Problem& p, const Bundle& bundle, uint16_t* to) {
+    for (int64_t row = 0; row < bundle.rows; ++row, to += tiles(p.D, 32) * 32) {
+        const Matrix q = matrix(p, p.q, bundle.at, bundle.at.head + row / p.T, row % p.T);
+        const uint16_t* from = static_cast<const uint16_t*>(q.data);
+        for (int64_t d = 0; d < p.D; ++d) to[d] = from[d * q.col];
+    }
+}
+
+// The same by dot products, for any number of rows. False if they cannot say: a value that is not
+// finite reaches others too, and scores may leave their range.
 bool dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
                 int64_t end, DecodeWorker<float>& worker, float* state, int64_t rows) {
     DotStrip& strip = worker.dots->strip;
+    const StripDots& by = worker.dots->by;
     strip.rows = bundle.rows;
     strip.D = p.D;
     strip.E = p.E;
@@ -275,17 +316,18 @@ bool dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, 
     strip.v = matrix(p, p.v, bundle.at, bundle.group, 0);
     strip.s_factor = p.q_factor();
     strip.cap_factor = p.softcap * kLog2e;
-    for (int64_t row = 0; row < bundle.rows; ++row) {
-        const Matrix q = matrix(p, p.q, bundle.at, bundle.at.head + row / p.T, row % p.T);
-        const uint16_t* from = static_cast<const uint16_t*>(q.data);
-        uint16_t* to = worker.dots->q_rows + row * tiles(p.D, 32) * 32;
-        for (int64_t d = 0; d < p.D; ++d) to[d] = from[d * q.col];
+    if (by.parts == 1) {
+        load_bfloats(p, bundle, worker.dots->q_rows);
+        strip.q_rows = {worker.dots->q_rows, tiles(p.D, 32) * 32, 1, DType::bf16};
+    } else {
+        load_queries(p, kernels, bundle, worker.q);
+        strip.q_rows = {worker.q, padded(p.D), 1, DType::f32};
     }
-    kernels.strip_dots->begin(strip);
+    if (!by.begin(strip)) return false;
     for_bundle_blocks(p, kernels, bundle, begin, end, kBlock, worker,
-                      [&](const Block& block) { kernels.strip_dots->attend(strip, block); });
-    kernels.strip_dots->finish(strip, rows, state);
-    return all_finite(state, bundle, rows, p.E);
+                      [&](const Block& block) { by.attend(strip, block); });
+    by.finish(strip, rows, state);
+    return can_be_right(state, bundle, rows, p.E, by);
 }
 
 template <class Real>
@@ -326,7 +368,7 @@ bool decode_in(const Problem& p, const Kernels& kernels, const std::function<boo
     const int count = workers_for(tasks, plan.operations());
     std::vector<DecodeWorker<Real>> workers;
     workers.reserve(count);
-    const bool by_dots = kernels.strip_dots && p.q.dtype == DType::bf16;
+    const StripDots* by_dots = dots_of(plan, kernels);
     for (int i = 0; i < count; ++i) workers.emplace_back(plan, by_dots);
     const int64_t size = RowStates{nullptr, 1, rows, p.E}.size();
     Scratch<Real> states({tasks * size});

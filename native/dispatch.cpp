@@ -18,7 +18,7 @@ extern const Kernels kernels_scalar;
 #if defined(__x86_64__)
 extern const Kernels kernels_avx512, kernels_avx2;
 extern const Dots bfloats_amx, halves_amx, floats_amx;
-extern const StripDots strip_dots_amx;
+extern const StripDots bfloats_strip_amx, halves_strip_amx, floats_strip_amx;
 extern const DotsBackward bfloats_backward_amx, halves_backward_amx, floats_backward_amx;
 #elif defined(__aarch64__)
 extern const Kernels kernels_neon;
@@ -67,7 +67,9 @@ const Kernels& kernels_amx() {
         both.dots[static_cast<int>(DType::f32)] = &floats_amx;
         both.dots[static_cast<int>(DType::f16)] = &halves_amx;
         both.dots[static_cast<int>(DType::bf16)] = &bfloats_amx;
-        both.strip_dots = &strip_dots_amx;
+        both.strip_dots[static_cast<int>(DType::f32)] = &floats_strip_amx;
+        both.strip_dots[static_cast<int>(DType::f16)] = &halves_strip_amx;
+        both.strip_dots[static_cast<int>(DType::bf16)] = &bfloats_strip_amx;
         both.dots_backward[static_cast<int>(DType::f32)] = &floats_backward_amx;
         both.dots_backward[static_cast<int>(DType::f16)] = &halves_backward_amx;
         both.dots_backward[static_cast<int>(DType::bf16)] = &bfloats_backward_amx;

@@ -116,7 +116,7 @@ struct RowStates {
 
 struct Watch;         // what observation keeps: watch.hpp
 struct Dots;          // attention by dot-product instructions on bfloat16: dots.hpp
-struct StripDots;     // the same for few queries in bfloat16: strip_dots.hpp
+struct StripDots;     // the same for few queries: strip_dots.hpp
 struct DotsBackward;  // its gradient: dots_backward.hpp
 
 // What an instruction set gives. Index 0 works in float, 1 in double.
@@ -172,7 +172,7 @@ struct Kernels {
 
     const Dots* dots[4] = {};                   // by DType; null: as float
     const DotsBackward* dots_backward[4] = {};  // likewise
-    const StripDots* strip_dots = nullptr;      // null: as float
+    const StripDots* strip_dots[4] = {};        // likewise
 };
 
 }  // namespace clearhead

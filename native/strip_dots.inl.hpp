@@ -60,22 +60,30 @@ inline void ask_for_rows(const DotStrip& strip, const Matrix& m, int64_t begin, 
     }
 }
 
-void begin_strip(const DotStrip& strip) {
+template <class Form>
+bool begin_strip(const DotStrip& strip) {
     Tiles::begin();
     const int64_t steps = steps_of(strip), columns = columns_of(strip);
-    const int64_t distinct = is_doubled(strip) ? kTile / 2 : kTile;
+    const bool doubled = Form::kParts == 1 && is_doubled(strip);
     for (int64_t column = 0; column < columns; ++column) {
         for (int64_t step = 0; step < steps; ++step) {
-            Floats square[kTile];
+            Floats square[Form::kParts][kTile], squares = Lanes::set1(0);
             for (int64_t i = 0; i < kTile; ++i) {
-                const int64_t row = column * kTile + i % distinct;
-                const uint16_t* from = strip.q_rows + (row * steps + step) * 32;
-                square[i] = _mm512_castsi512_ps(_mm512_loadu_si512(from));
+                const int64_t row = column * kTile + (doubled ? i % (kTile / 2) : i);
+                Pairs::Vec x[Form::kParts] = {};
+                if (row < strip.rows) {
+                    Form::row(strip.q_rows, row, step * 32, strip.D - step * 32, x, squares);
+                }
+                for (int part = 0; part < Form::kParts; ++part) {
+                    square[part][i] = _mm512_castsi512_ps(x[part]);
+                }
             }
-            Lanes::transpose(square);
-            uint16_t* out = strip.q + (step * columns + column) * kTileSize;
-            for (int64_t i = 0; i < kTile; ++i) {
-                Pairs::store(out + i * 32, _mm512_castps_si512(square[i]));
+            for (int part = 0; part < Form::kParts; ++part) {
+                Lanes::transpose(square[part]);
+                uint16_t* out = strip.q + ((part * steps + step) * columns + column) * kTileSize;
+                for (int64_t i = 0; i < kTile; ++i) {
+                    Pairs::store(out + i * 32, _mm512_castps_si512(square[part][i]));
+                }
             }
         }
         const int64_t lane = column * kTile;
@@ -85,6 +93,7 @@ void begin_strip(const DotStrip& strip) {
     }
     float* end = outputs_from(strip, columns, 0);
     for (float* o = strip.o; o < end; o += kTile) Lanes::store(o, Lanes::set1(0));
+    return true;
 }
 
 inline int64_t whole(const Block& piece) {
@@ -133,24 +142,34 @@ inline void score_piece(const DotStrip& strip, const Block& piece) {
 
 // -- weights
 
+// A column's scores where keys have weights of their own: scores, rows that stand twice.
+struct Column {
+    int64_t lane;  // of its first row
+    float* s;
+    bool doubled;
+};
+
+inline Column column_of(const DotStrip& strip, int64_t column) {
+    return {column * kTile, strip.s + column * kPiece * kTile, is_doubled(strip)};
+}
+
 // Scores that the product alone does not give: factor, softcap, bias and mask, written.
 inline void adjust_scores(const DotStrip& strip, const Block& piece, const uint64_t* seen,
-                          int64_t column) {
+                          const Column& column) {
     const Floats factor = Lanes::set1(float(strip.s_factor)), lowest = Lanes::set1(kFarDown);
-    const int64_t lane = column * kTile;
     const float* bias = static_cast<const float*>(piece.bias);
-    float* s = strip.s + column * kPiece * kTile;
+    float* s = column.s;
     for (int64_t key = 0; key < whole(piece); ++key, s += kTile) {
         Floats x = Lanes::mul(Lanes::load(s), factor);
         if (strip.cap_factor != 0) {
             x = Lanes::mul(tanh<float>(x), Lanes::set1(float(strip.cap_factor)));
         }
         if (bias && key < piece.count) {
-            Floats b = Lanes::load(bias + key * kPanel + lane);
-            if (is_doubled(strip)) b = _mm512_shuffle_f32x4(b, b, 0x44);
+            Floats b = Lanes::load(bias + key * kPanel + column.lane);
+            if (column.doubled) b = _mm512_shuffle_f32x4(b, b, 0x44);
             x = Lanes::add(x, b);
         }
-        if (seen) x = Lanes::select(Lanes::bits(seen[key] >> lane), x, lowest);
+        if (seen) x = Lanes::select(Lanes::bits(seen[key] >> column.lane), x, lowest);
         Lanes::store(s, x);
     }
 }
@@ -174,10 +193,11 @@ inline Floats swapped(Floats x) {
 // Moves the references of a column's rows up to the piece's maxima, rescales what the rows have
 // gathered, and returns the references, 0 for a row that has seen no key. NaN moves nothing: it
 // reaches l and o through the weights.
-inline Floats raise_strip(const DotStrip& strip, int64_t keys, Floats factor, int64_t column) {
+inline Floats raise_strip(const DotStrip& strip, int64_t keys, Floats factor,
+                          const Column& column) {
     const Floats lowest = Lanes::set1(kFarDown), zero = Lanes::set1(0);
-    const int64_t lane = column * kTile, step = is_doubled(strip) ? 8 : 4;
-    const float* s = strip.s + column * kPiece * kTile;
+    const int64_t lane = column.lane, step = column.doubled ? 8 : 4;
+    const float* s = column.s;
     Floats top[4] = {lowest, lowest, lowest, lowest};
     for (int64_t key = 0; key < keys; key += step, s += step * kTile) {
 #pragma GCC unroll 4
@@ -186,7 +206,7 @@ inline Floats raise_strip(const DotStrip& strip, int64_t keys, Floats factor, in
         }
     }
     Floats most = Lanes::max(Lanes::max(top[0], top[1]), Lanes::max(top[2], top[3]));
-    if (is_doubled(strip)) most = Lanes::max(most, swapped(most));
+    if (column.doubled) most = Lanes::max(most, swapped(most));
     const Floats old = Lanes::load(strip.m + lane);
     const Floats now = Lanes::max(most, old);
     if (Lanes::any(Lanes::greater(now, old))) {
@@ -197,8 +217,8 @@ inline Floats raise_strip(const DotStrip& strip, int64_t keys, Floats factor, in
         Lanes::store(strip.m + lane, now);
         float* const sums[] = {strip.l + lane, strip.rounded + lane};
         for (float* sum : sums) Lanes::store(sum, Lanes::mul(Lanes::load(sum), fall));
-        float* o = outputs_from(strip, column, 0);
-        const int64_t rows = halves_of(strip) * stripes_of(strip) * kTile;
+        float* o = outputs_from(strip, lane / kTile, 0);
+        const int64_t rows = (column.doubled ? 1 : 2) * stripes_of(strip) * kTile;
         for (int64_t i = 0; i < rows; ++i, o += kTile) {
             Lanes::store(o, Lanes::mul(Lanes::load(o), Lanes::set1(by[i % kTile])));
         }
@@ -256,16 +276,17 @@ inline void weigh_column(const DotStrip& strip, const Block& piece, const uint64
                          int64_t column) {
     constexpr int kVectors = kDoubled ? 8 : 16;
     const int64_t lane = column * kTile, keys = whole(piece);
+    const Column scores = column_of(strip, column);
     Floats factor = Lanes::set1(float(strip.s_factor));
     if (strip.cap_factor != 0 || piece.bias || kHides) {
-        adjust_scores(strip, piece, kHides ? seen : nullptr, column);
+        adjust_scores(strip, piece, kHides ? seen : nullptr, scores);
         factor = Lanes::set1(1);
     }
     if constexpr (kDoubled) fold_scores(strip, keys);
-    const Floats shift = raise_strip(strip, keys, factor, column);
+    const Floats shift = raise_strip(strip, keys, factor, scores);
     Floats sum = Lanes::set1(0), rounded = sum;
     for (int64_t key = 0; key < keys; key += kTile) {
-        const float* s = strip.s + (column * kPiece + key) * kTile;
+        const float* s = scores.s + key * kTile;
         if (is_streaming(strip)) {
             ask_for_rows(strip, strip.v, piece.begin + key, kTile, strip.E);
         }
@@ -373,6 +394,18 @@ inline void mix_strip_visible(const DotStrip& strip, const Block& piece) {
     }
 }
 
+// Which rows see a piece's keys, in `known`; null where all see all of whole groups.
+inline const uint64_t* seen_rows(const Block& piece, bool doubled, uint64_t* known) {
+    if (!piece.visible && piece.count % kGroup == 0) return nullptr;
+    for (int64_t i = 0; i < whole(piece); ++i) {
+        const uint64_t rows = i >= piece.count ? 0
+                              : piece.visible  ? piece.visible[i]
+                                               : ~uint64_t{0};
+        known[i] = doubled ? (rows & 0xff) * 0x101 : rows;
+    }
+    return known;
+}
+
 void attend_strip(const DotStrip& strip, const Block& block) {
     for (int64_t first = 0; first < block.count; first += kPiece) {
         const int64_t left = block.count - first;
@@ -381,15 +414,8 @@ void attend_strip(const DotStrip& strip, const Block& block) {
                              block.visible ? block.visible + first : nullptr,
                              bias ? bias + first * kPanel : nullptr};
         uint64_t known[kPiece];
-        const bool some = piece.visible || piece.count % kGroup != 0;
-        for (int64_t i = 0; some && i < whole(piece); ++i) {
-            const uint64_t rows = i >= piece.count ? 0
-                                  : piece.visible  ? piece.visible[i]
-                                                   : ~uint64_t{0};
-            known[i] = is_doubled(strip) ? (rows & 0xff) * 0x101 : rows;
-        }
         score_piece(strip, piece);
-        weigh_piece(strip, piece, some ? known : nullptr);
+        weigh_piece(strip, piece, seen_rows(piece, is_doubled(strip), known));
         if (is_streaming(strip)) {
             ask_for_rows(strip, strip.k, piece.begin + piece.count, kPiece, strip.D);
         }
@@ -430,7 +456,12 @@ void finish_strip(const DotStrip& strip, int64_t count, float* state) {
 }
 
 constexpr StripDots strip_dots() {
-    return {.begin = begin_strip, .attend = attend_strip, .finish = finish_strip};
+    return {.parts = 1,
+            .least_rows = 1,
+            .most_rows = kPanel,
+            .begin = begin_strip<Whole>,
+            .attend = attend_strip,
+            .finish = finish_strip};
 }
 
 }  // namespace
