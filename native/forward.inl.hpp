@@ -76,10 +76,12 @@ bool lift(const State<Real>& state, int64_t E, int64_t key, int64_t keys) {
     // A little below the largest score, since what is known of it is rounded: above it, all weights
     // could be 0. From there the tile's own scores are told apart exactly.
     constexpr Real kBelow = sizeof(Real) == 4 ? Real(1 - 0x1p-22) : Real(1 - 0x1p-51);
+    constexpr Real kLeast =
+        sizeof(Real) == 4 ? Real(-0x1.fffffep127) : Real(-0x1.fffffffffffffp1023);
     const Vec<Real> sum = S::add(m, top), above = S::set1(1 / kBelow), below = S::set1(kBelow);
     const Vec<Real> lower = S::mul(sum, S::select(S::greater(sum, zero), below, above));
-    const Vec<Real> to = S::select(rises, lower, m);
-    move_reference(state, E, key, to, exp2<Real>(S::select(rises, S::sub(m, lower), zero)));
+    const Vec<Real> to = S::select(rises, S::max(S::set1(kLeast), lower), m);
+    move_reference(state, E, key, to, exp2<Real>(S::select(rises, S::sub(m, to), zero)));
     return true;
 }
 

@@ -13,6 +13,7 @@ pytest.register_assert_rewrite(
     "naive",
     "small_models",
     "subject",
+    "tiles",
     "tiny_bert",
 )
 
@@ -22,9 +23,21 @@ def rng():
     return np.random.default_rng(20251130)
 
 
+@pytest.fixture
+def as_before():
+    """The instruction set and the number of threads, whatever a test makes of them."""
+    before = ch.isa(), ch.num_threads()
+    yield
+    _native.choose_isa(before[0])
+    ch.set_num_threads(before[1])
+
+
 @pytest.fixture(params=ch.available_isas())
-def isa(request):
-    before = ch.isa()
+def isa(request, as_before):
     _native.choose_isa(request.param)
-    yield request.param
-    _native.choose_isa(before)
+    return request.param
+
+
+@pytest.fixture
+def on_tiles(as_before):
+    _native.choose_isa("amx")

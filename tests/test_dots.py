@@ -1,5 +1,6 @@
 """bfloat16 by dot-product instructions, where the machine has them."""
 
+import functools
 import os
 import re
 import subprocess
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 import clearhead as ch
+import tiles
 from clearhead import _native, reference
 
 BFLOAT = ml_dtypes.bfloat16
-DOTS = [isa for isa in ch.available_isas() if isa == "amx"]
-pytestmark = pytest.mark.skipif(not DOTS, reason="a processor without dot products of bfloat16")
+pytestmark = tiles.BY_TILES
+draw = functools.partial(tiles.draw, dtype=BFLOAT)
 
 SIZES = [  # T, S, D, E: remainders of every tile, values of another size than the keys
     (64, 128, 64, 64),
@@ -27,19 +29,6 @@ SIZES = [  # T, S, D, E: remainders of every tile, values of another size than t
     (65, 161, 160, 16),
     (33, 97, 256, 31),
 ]
-
-
-@pytest.fixture(autouse=True, params=DOTS)
-def _chosen(request):
-    before = ch.isa()
-    _native.choose_isa(request.param)
-    yield
-    _native.choose_isa(before)
-
-
-def draw(rng, T, S, D, E, size=1.0):
-    shapes = ((2, 4, T, D), size), ((2, 2, S, D), 1.0), ((2, 2, S, E), 1.0)
-    return [(std * rng.standard_normal(shape)).astype(BFLOAT) for shape, std in shapes]
 
 
 def error(out, q, k, v, mask=None):
@@ -73,12 +62,10 @@ def test_errors_are_those_of_pytorchs_kernel(T, S, D, E, size, causal, rng):
 def test_the_output_is_the_same_with_and_without_lse_and_for_any_number_of_threads(size, rng):
     q, k, v = draw(rng, 197, 331, 64, 80, size)
     outs = []
-    before = ch.num_threads()
     for threads in (1, 2, 7):
         ch.set_num_threads(threads)
         outs.append(ch.attention(q, k, v, mask=ch.causal()))
         outs.append(ch.attention_with_lse(q, k, v, mask=ch.causal())[0])
-    ch.set_num_threads(before)
     assert all((bits(out) == bits(outs[0])).all() for out in outs)
 
 

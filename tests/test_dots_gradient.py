@@ -5,27 +5,19 @@ import numpy as np
 import pytest
 
 import clearhead as ch
+import tiles
 from clearhead import _native, reference
 
-pytestmark = pytest.mark.skipif(
-    "amx" not in ch.available_isas(), reason="a processor without dot products of bfloat16"
-)
+pytestmark = tiles.BY_TILES
 
 # Large enough that keys are worth packing, with remainders of every tile.
 SIZES = [(512, 512, 64, 64), (461, 579, 80, 100), (450, 450, 72, 96), (193, 640, 128, 128)]
 
 
-@pytest.fixture(autouse=True)
-def _as_before():
-    isa, threads = ch.isa(), ch.num_threads()
-    yield
-    _native.choose_isa(isa)
-    ch.set_num_threads(threads)
-
-
-def draw(rng, T, S, D, E, dtype=np.float32, size=1.0):
-    shapes = ((2, 4, T, D), size), ((2, 2, S, D), 1.0), ((2, 2, S, E), 1.0), ((2, 4, T, E), 1.0)
-    return [(std * rng.standard_normal(shape)).astype(dtype) for shape, std in shapes]
+def draw(rng, T, S, D, E, **kinds):
+    """q, k, v and dout."""
+    q, k, v = tiles.draw(rng, T, S, D, E, **kinds)
+    return q, k, v, rng.standard_normal((2, 4, T, E)).astype(q.dtype)
 
 
 def gradients(isa, q, k, v, dout, forward=None, **options):
@@ -76,7 +68,7 @@ def test_options_take_part(ours, theirs, rng):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 def test_the_bits_are_the_same_for_any_number_of_threads_and_in_any_batch(dtype, rng):
-    q, k, v, dout = draw(rng, 450, 450, 64, 64, dtype)
+    q, k, v, dout = draw(rng, 450, 450, 64, 64, dtype=dtype)
     all_of = {}
     for threads in (1, 2, 7):
         ch.set_num_threads(threads)
@@ -122,7 +114,7 @@ def test_a_hidden_key_need_not_be_finite(rng):
 @pytest.mark.parametrize("size", [100, 1e3, 1e4])
 def test_weights_of_huge_scores_are_those_of_the_forward_pass(size, dtype, rng):
     """A score of 1e8 is rounded to 8: by another order of its sum, a weight of 1 would be e^8."""
-    q, k, v, dout = draw(rng, 511, 511, 64, 64, dtype, size)
+    q, k, v, dout = draw(rng, 511, 511, 64, 64, dtype=dtype, size=size)
     k = (size * k.astype(np.float32)).astype(dtype)
     want = reference.backward(*(x.astype(np.float64) for x in (dout, q, k, v)))[2]
     ours, plain = (

@@ -143,7 +143,27 @@ def test_a_head_whose_gradient_parts_cannot_hold_has_the_scores_of_multiply_adds
         assert np.isfinite(got).all() == np.isfinite(want).all()
 
 
+def test_huge_scores_beside_the_lowest_bias_are_numbers(isa, rng):
+    """Their sum is the lowest number, a neighbour or -inf; a reference stays among numbers."""
+    q, k, v, dout = draw(rng, np.float32, 70, 130)
+    bias = np.full((70, 130), np.finfo(np.float32).min)
+    for name, got, _ in both(q * np.float32(1e32), k, v, dout, bias=bias):
+        assert np.isfinite(got).all(), name
+
+
 # -- equal and few
+
+
+@pytest.mark.parametrize("value", [1.0, 0.1, 0.7, np.pi])
+@pytest.mark.parametrize("S", [7, 100, 1000, 16384])
+@pytest.mark.parametrize("T", [1, 4, 67])
+def test_of_equal_keys_a_constant_value_comes_back(isa, T, S, value, rng):
+    """Of n equal terms, added one after another, every sum k rounds by k/2 eps: n/4 eps in all."""
+    k = np.repeat(rng.normal(size=(1, 16)), S, 0).astype(np.float32)
+    q, v = rng.normal(size=(T, 16)).astype(np.float32), np.full((S, 3), value, np.float32)
+    blocks = 96 / 4 + S / 96 / 4  # of keys, and of blocks
+    allowed = (blocks + 2) * float(np.finfo(np.float32).eps)  # 1 / sum, and times it
+    np.testing.assert_allclose(ch.attention(q, k, v), np.float32(value), rtol=allowed)
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0])

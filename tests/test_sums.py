@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import clearhead as ch
-from clearhead import _native, reference
+from clearhead import reference
 from naive import WAYS, assert_within, budget, naive_forward
+from tiles import BY_TILES, by_multiply_adds, draw, same
 
-DOTS = [isa for isa in ch.available_isas() if isa == "amx"]
-pytestmark = pytest.mark.skipif(not DOTS, reason="a processor without dot products of bfloat16")
+pytestmark = BY_TILES
 
 F32, F16 = np.float32, np.float16
 BOTH = pytest.mark.parametrize("dtype", [F32, F16], ids=["float32", "float16"])
@@ -22,28 +22,6 @@ SIZES = [  # T, S, D, E: remainders of panels, blocks, groups and tiles; odd and
     (81, 161, 160, 16),
     (83, 167, 257, 47),
 ]
-
-
-@pytest.fixture(autouse=True, params=DOTS)
-def _chosen(request):
-    before = ch.isa(), ch.num_threads()
-    _native.choose_isa(request.param)
-    yield
-    _native.choose_isa(before[0])
-    ch.set_num_threads(before[1])
-
-
-def draw(rng, T, S, D, E, size=1.0, dtype=F32, B=2, H=4, G=2):
-    shapes = ((B, H, T, D), size), ((B, G, S, D), 1.0), ((B, G, S, E), 1.0)
-    return [(std * rng.standard_normal(shape)).astype(dtype) for shape, std in shapes]
-
-
-def by_multiply_adds(*arrays, **options):
-    """By the kernels of AVX-512, which the same machine has."""
-    _native.choose_isa("avx512")
-    out = ch.attention_with_lse(*arrays, **options)
-    _native.choose_isa(DOTS[0])
-    return out
 
 
 def truth(q, k, v, **options):
@@ -72,11 +50,6 @@ def assert_right(got, q, k, v, *, mask=None, bias=None, **options):
     ):
         allowed = budget([naive[name == "lse"] for naive in naives], ideal, dtype)
         assert_within(result, ideal, allowed, name)
-
-
-def same(a, b):
-    assert a.dtype == b.dtype and a.shape == b.shape
-    assert a.tobytes() == b.tobytes()
 
 
 @pytest.mark.parametrize("size", [0.2, 1.0, 8.0], ids=["flat", "usual", "peaked"])
