@@ -137,7 +137,7 @@ bool by_slides(const Pass& pass, int64_t room) {
     const int64_t panels = pass.panels(), heads = pass.heads();
     const int threads = workers_for(heads * panels, pass.p.operations());
     // A slide packs again what the one before it had packed, so there should be few.
-    const int64_t enough = tiles(kSlidesOfThread * threads, heads);
+    const int64_t enough = threads == 1 ? 1 : tiles(kSlidesOfThread * threads, heads);
     const int64_t length = std::clamp(tiles(panels, enough), std::min(panels, kShortest), kLongest);
     const int64_t slides = tiles(panels, length);
     const int count = workers_for(heads * slides, pass.p.operations());
