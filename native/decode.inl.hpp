@@ -92,7 +92,7 @@ inline __attribute__((always_inline)) Vec<Real> strip_scores(const Matrix& k, co
     int64_t d = 0;
     for (; d + L <= D; d += L) step(d, L);
     if (d < D) step(d, D - d);
-    return S::sum_each(sum);
+    return S::template fold_each<S::add>(sum);
 }
 
 // What the mask and the end of the block leave of a tile, as bits of its lanes.

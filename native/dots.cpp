@@ -14,54 +14,6 @@ constexpr int64_t kTogether = 8;  // panels that share a stretch of keys while a
 constexpr int64_t kSlidesOfThread = 4;
 constexpr int64_t kShortest = 16, kLongest = 1024;  // panels of a slide
 
-// Panels of one head at work together.
-struct DotWorker {
-    std::vector<DotPanel> panels;
-    std::vector<Place> places;
-    std::vector<std::vector<Run>> runs;  // of a place's keys, where there is a mask
-    std::vector<Range> seen;             // groups from the first that a place sees to the last
-    Veil<float> veil;
-    Scratch<float> scratch;
-
-    DotWorker(const Problem& p, int64_t parts, int64_t together)
-        : panels(together),
-          runs(together),
-          seen(together),
-          veil(p, kGroupsOfBlock * kGroup),
-          scratch({together * queries(p, parts), scores(), weights(parts), together * outputs(p),
-                   4 * kSquare, together * kPanel, together * kPanel, 2 * kPanel}) {
-        places.reserve(together);
-        float* const qt = scratch.take(together * queries(p, parts));
-        float* const s = scratch.take(scores());
-        float* const weighed = scratch.take(weights(parts));
-        float* const o = scratch.take(together * outputs(p));
-        float* const fresh = scratch.take(4 * kSquare);
-        float* const m = scratch.take(together * kPanel);
-        float* const l = scratch.take(together * kPanel);
-        float* const sums = scratch.take(2 * kPanel);
-        for (int64_t i = 0; i < together; ++i) {
-            DotPanel& panel = panels[i];
-            panel.qt = reinterpret_cast<uint16_t*>(qt + i * queries(p, parts));
-            panel.s = s;
-            panel.p = reinterpret_cast<uint16_t*>(weighed);
-            panel.o = o + i * outputs(p);
-            panel.fresh = fresh;
-            panel.m = m + i * kPanel;
-            panel.l = l + i * kPanel;
-            panel.sums = sums;
-        }
-    }
-
-  private:
-    static constexpr int64_t kSquare = kTile * kTile;
-    static int64_t queries(const Problem& p, int64_t parts) {
-        return parts * tiles(p.D, 32) * kTile * kPanel;
-    }
-    static int64_t scores() { return kGroupsOfScores * kGroup * kPanel; }
-    static int64_t weights(int64_t parts) { return kGroupsOfBlock * parts * kTile * kPanel; }
-    static int64_t outputs(const Problem& p) { return tiles(p.E + 1, kTile) * kTile * kPanel; }
-};
-
 void write_lse(const Problem& p, const Place& at, const DotPanel& panel) {
     const int64_t start = p.offset(p.lse, at, at.head);
     const auto write = [&](auto* lse) {

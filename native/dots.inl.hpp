@@ -390,14 +390,5 @@ void finish(DotPanel& panel, const Matrix& out) {
     }
 }
 
-constexpr Dots dots() {
-    return {.parts = 1,
-            .pack = pack<Whole>,
-            .begin = begin,
-            .attend = attend,
-            .finish = finish,
-            .multiply_adds = Tiles::multiply_adds};
-}
-
 }  // namespace
 }  // namespace clearhead

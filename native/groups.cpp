@@ -6,12 +6,25 @@ namespace clearhead {
 namespace {
 
 constexpr int64_t kGroupsOfPiece = 16;  // that are packed at a time
+constexpr int64_t kSquare = kTile * kTile;
+constexpr int64_t kScores = kGroupsOfScores * kGroup * kPanel;
+
+// Floats that a panel takes for its queries, its weights and its outputs.
+int64_t of_queries(const Problem& p, int64_t parts) {
+    return parts * tiles(p.D, 32) * kTile * kPanel;
+}
+int64_t of_weights(int64_t parts) {
+    return kGroupsOfBlock * parts * kTile * kPanel;
+}
+int64_t of_outputs(const Problem& p) {
+    return tiles(p.E + 1, kTile) * kTile * kPanel;
+}
 
 }  // namespace
 
-int64_t Groups::stretch() const {
+int64_t Groups::stretch(int64_t block) const {
     const int64_t fit = second_level_bytes() / 2 * count / std::max<int64_t>(1, bytes());
-    return std::max(fit / kGroupsOfBlock, int64_t{1}) * kGroupsOfBlock;
+    return std::max(fit / block, int64_t{1}) * block;
 }
 
 int64_t Groups::pieces() const {
@@ -87,6 +100,36 @@ void Ring::pack(int64_t group) const {
     if (i + 1 < kGroupsOfBlock) pack_at(again);
     packed_.length[again] = packed_.length[i];
     packed_.magnitude[again] = packed_.magnitude[i];
+}
+
+DotWorker::DotWorker(const Problem& p, int64_t parts, int64_t together, int64_t most)
+    : panels(together),
+      runs(together),
+      seen(together),
+      veil(p, most * kGroup),
+      scratch({together * of_queries(p, parts), kScores, of_weights(parts),
+               together * of_outputs(p), 4 * kSquare, together * kPanel, together * kPanel,
+               2 * kPanel}) {
+    places.reserve(together);
+    float* const qt = scratch.take(together * of_queries(p, parts));
+    float* const s = scratch.take(kScores);
+    float* const weighed = scratch.take(of_weights(parts));
+    float* const o = scratch.take(together * of_outputs(p));
+    float* const fresh = scratch.take(4 * kSquare);
+    float* const m = scratch.take(together * kPanel);
+    float* const l = scratch.take(together * kPanel);
+    float* const sums = scratch.take(2 * kPanel);
+    for (int64_t i = 0; i < together; ++i) {
+        DotPanel& panel = panels[i];
+        panel.qt = reinterpret_cast<uint16_t*>(qt + i * of_queries(p, parts));
+        panel.s = s;
+        panel.p = reinterpret_cast<uint16_t*>(weighed);
+        panel.o = o + i * of_outputs(p);
+        panel.fresh = fresh;
+        panel.m = m + i * kPanel;
+        panel.l = l + i * kPanel;
+        panel.sums = sums;
+    }
 }
 
 void set_up(const Problem& p, const Place& at, const Packed& kv, Range seen, DotPanel& panel) {

@@ -22,8 +22,8 @@ struct Groups {
     int64_t bytes() const { return 2 * (k + v) + 8 * count; }
     int64_t first_key(int64_t group) const { return keys.begin + group * kGroup; }
 
-    // Groups that take half of a core's second cache: whole blocks.
-    int64_t stretch() const;
+    // Groups that take half of a core's second cache: whole blocks of so many.
+    int64_t stretch(int64_t block = kGroupsOfBlock) const;
     // A head is packed in so many pieces.
     int64_t pieces() const;
 };
@@ -72,6 +72,18 @@ class Ring {
     Packed packed_;
     int64_t head_ = 0;
     Range held_ = {0, 0};
+};
+
+// Panels of one head at work together, and what belongs to the places that they are at.
+struct DotWorker {
+    std::vector<DotPanel> panels;
+    std::vector<Place> places;
+    std::vector<std::vector<Run>> runs;  // of a place's keys, where there is a mask
+    std::vector<Range> seen;             // groups from the first that a place sees to the last
+    Veil<float> veil;                    // for blocks of up to `most` groups
+    Scratch<float> scratch;
+
+    DotWorker(const Problem& p, int64_t parts, int64_t together, int64_t most = kGroupsOfBlock);
 };
 
 // Points a panel at the rows of `at` and the groups that it may see.

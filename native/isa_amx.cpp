@@ -3,6 +3,7 @@
 #include "simd_amx.hpp"
 #include "strip_amx.hpp"
 #include "dots_backward.inl.hpp"
+#include "dots_table.inl.hpp"
 #include "strip_sums.inl.hpp"
 // clang-format on
 

@@ -8,9 +8,11 @@
 #include <numeric>
 #include <vector>
 
-#include "panels.hpp"
+#include "chains.hpp"
+#include "groups.hpp"
 #include "threads.hpp"
 #include "watch.hpp"
+#include "worth.hpp"
 
 namespace clearhead {
 namespace {
@@ -18,7 +20,7 @@ namespace {
 // A task is a chunk of panels of one head. Its sums are its own until it is its turn to add them to
 // the results: the order of additions, and so every bit, is the same for any number of threads.
 // Tasks start in their order, so that whoever waits for a turn waits for a running task.
-class Turns {
+class InTurn {
   public:
     template <class F>
     void take(int64_t number, F f) {
@@ -38,6 +40,8 @@ class Turns {
 
 constexpr int64_t kFew = 32;        // of the largest weights: above, a list per row is cheaper
 constexpr int64_t kMostPanels = 4;  // of a chunk: 256 rows
+constexpr int64_t kFinds = kBlock * kPanel + 16;  // scores of a block that may pass, and a vector
+constexpr int64_t kGroupsAtOnce = 16;  // the weights of the last have no products to hide behind
 constexpr int64_t kTaskProducts = int64_t{1} << 32;  // some 50 ms: how long Ctrl-C may take
 
 int64_t panels_of_chunk(const Problem& p) {
@@ -64,7 +68,6 @@ template <class Real>
 struct GridPart {
     Band band;
     const int64_t* run_end;
-    std::vector<Real> pending;
     std::vector<double> sum;
     std::vector<Real> largest;
 };
@@ -91,127 +94,90 @@ int64_t key_of(double bits) {
     return __builtin_bit_cast(int64_t, bits);
 }
 
+// What is kept of one panel's rows while the keys pass by.
 template <class Real>
-struct Observer {
-    const Problem& p;
-    const ObservationRequest& request;
-    const int64_t top_room;
-    Veil<Real> veil;
+struct Eye {
+    Place at = {};
     Scratch<Real> scratch;
     Panel panel = {};
     Watch watch = {};
-    Real *low, *weights, *top_score, *top_place, *threshold, *panel_largest;
+    Real *low, *weights, *top_score, *top_place, *threshold, *largest;
     std::vector<int64_t> top_key, top_count;
+    std::vector<Real> pending[kMaxGrids];
     Grid grids[kMaxGrids];
-    GridPart<Real> parts[kMaxGrids];
-    std::vector<double> columns, distance, entropy;
-    std::vector<Real> largest;
-    std::vector<std::pair<Real, int64_t>> ranking;
-    int64_t first_key, last_key;  // the keys that the chunk has met
 
-    Observer(const Problem& problem, const ObservationRequest& wanted, int64_t rows)
-        : Observer(problem, wanted, rows, problem.q.dtype > DType::f32) {}
+    Eye(const Problem& p, const ObservationRequest& wanted);
 
-    void run(const Kernels& kernels, int64_t batch, int64_t head, int64_t t0, int64_t t1);
-    void add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1);
-
-  private:
     // Whether the largest weights are kept in lists: where they are many, and where the number of a
     // key does not fit the bits of a float.
     static bool lists(const Problem& p, const ObservationRequest& wanted) {
         return wanted.top > kFew || (wanted.top > 0 && p.S > INT32_MAX);
     }
-    int64_t finds() const { return top_room > 0 ? kBlock * kPanel + 16 : 0; }
-    int64_t scores() const { return top_room > 0 ? top_room : request.top; }
-    Observer(const Problem& problem, const ObservationRequest& wanted, int64_t rows, bool converts);
-    void aim(const Place& at, int64_t t0);
-    void lay_out_grid(const GridRequest& wanted, const Place& at, Grid& grid, GridPart<Real>& part);
-    void write_rows(const Place& at, int64_t t0);
-    void write_top(const Place& at, int64_t r, bool poisoned);
+    static int64_t room(const Problem& p, const ObservationRequest& wanted) {
+        return lists(p, wanted) ? 2 * wanted.top : 0;
+    }
+    // Scores and keys that are kept for a row.
+    static int64_t kept(const Problem& p, const ObservationRequest& wanted) {
+        return lists(p, wanted) ? room(p, wanted) : wanted.top;
+    }
+
+    void aim(const Problem& p, const ObservationRequest& request, const Place& place);
+    void take_lse(const Problem& p);
 };
 
 template <class Real>
-Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wanted, int64_t rows,
-                         bool converts)
-    : p(problem),
-      request(wanted),
-      top_room(lists(problem, wanted) ? 2 * wanted.top : 0),
-      veil(problem),
-      scratch({p.D * kPanel, (kBlock + 2) * kPanel, kPanel, 2 * kPanel, converts * kBlock * p.D,
-               kPanel, wanted.columns * kPanel, scores() * kPanel, scores() * kPanel, kPanel,
-               kPanel, top_room, finds(), finds()}),
-      top_key(top_room * kPanel),
-      top_count(kPanel),
-      columns(wanted.columns * p.S),
-      distance(wanted.distances),
-      entropy(wanted.entropy ? rows : 0),
-      largest(wanted.largest ? rows : 0),
-      ranking(scores()) {
+Eye<Real>::Eye(const Problem& p, const ObservationRequest& wanted)
+    : scratch({p.D * kPanel, kPanel, 2 * kPanel, kPanel, wanted.columns * kPanel,
+               kept(p, wanted) * kPanel, kept(p, wanted) * kPanel, kPanel, kPanel}),
+      top_key(room(p, wanted) * kPanel),
+      top_count(kPanel) {
     panel.D = p.D;
     panel.qt = scratch.take(p.D * kPanel);
-    // A row to spare on either side: diagonals are read across the edges.
-    panel.p = scratch.take((kBlock + 2) * kPanel) + kPanel;
     panel.m = scratch.take(kPanel);
     panel.l = panel.ot = scratch.take(2 * kPanel);
-    panel.k_rows = scratch.take(converts * kBlock * p.D);
     panel.q_factor = p.q_factor();
     panel.s_factor = 1;
     panel.cap_factor = p.softcap * kLog2e;
     panel.sink = -INFINITY;
     low = scratch.take(kPanel);
     weights = scratch.take(wanted.columns * kPanel);
-    top_score = scratch.take(scores() * kPanel);
-    top_place = scratch.take(scores() * kPanel);
+    top_score = scratch.take(kept(p, wanted) * kPanel);
+    top_place = scratch.take(kept(p, wanted) * kPanel);
     threshold = scratch.take(kPanel);
-    panel_largest = scratch.take(kPanel);
+    largest = scratch.take(kPanel);
 
     watch.low = low;
-    watch.grids = grids;
     watch.grid_count = static_cast<int64_t>(wanted.grids.size());
     watch.columns = wanted.columns;
     watch.weights = wanted.weights ? weights : nullptr;
-    watch.column_sum = columns.data();
     watch.S = p.S;
-    watch.largest = wanted.largest ? panel_largest : nullptr;
+    watch.largest = wanted.largest ? largest : nullptr;
     watch.top = wanted.top;
     watch.top_score = top_score;
     watch.top_key = top_key.data();
-    watch.top_room = top_room;
+    watch.top_room = room(p, wanted);
     watch.top_count = top_count.data();
     watch.threshold =
-        top_room > 0 || wanted.top == 0 ? threshold : top_score + (wanted.top - 1) * kPanel;
-    watch.top_place = top_room > 0 ? nullptr : top_place;
-    watch.top_spare = scratch.take(top_room);
-    watch.found_score = scratch.take(finds());
-    watch.found_place = scratch.take(finds());
+        lists(p, wanted) || wanted.top == 0 ? threshold : top_score + (wanted.top - 1) * kPanel;
+    watch.top_place = lists(p, wanted) ? nullptr : top_place;
     watch.distances = wanted.distances;
-    watch.distance = distance.data();
     for (size_t g = 0; g < wanted.grids.size(); ++g) {
-        const GridRequest& grid = wanted.grids[g];
-        int64_t most = 0;
-        const int64_t n = wanted.part.rows.end - wanted.part.rows.begin;
-        for (int64_t t = 0; t < n; t += rows) {
-            most = std::max(most, band(grid, t, std::min(n, t + rows)).count);
-        }
-        parts[g].run_end = grid.run_end.data();
-        parts[g].pending.resize(2 * kPending * kPanel);
-        parts[g].sum.resize(most * grid.C);
-        if (grid.largest) parts[g].largest.resize(most * grid.C);
+        pending[g].resize(2 * kPending * kPanel);
+        grids[g].pending_sum = pending[g].data();
+        grids[g].pending_largest = pending[g].data() + kPending * kPanel;
     }
 }
 
-// Points the panel and what is watched at the rows of `at`, a part of the chunk that starts at t0.
+// Points the panel and what is watched at rows that it has not seen yet.
 template <class Real>
-void Observer<Real>::aim(const Place& at, int64_t t0) {
+void Eye<Real>::aim(const Problem& p, const ObservationRequest& request, const Place& place) {
+    at = place;
     panel.rows = at.rows;
     panel.q = matrix(p, p.q, at, at.head, at.t0);
     panel.k = matrix(p, p.k, at, at.head / (p.H / p.G), 0);
     watch.rows = at.rows;
+    watch.grids = grids;
     watch.position = at.t0 + p.S - p.T;
-    watch.entropy = request.entropy ? entropy.data() + (at.t0 - t0) : nullptr;
-    for (size_t g = 0; g < request.grids.size(); ++g) {
-        lay_out_grid(request.grids[g], at, grids[g], parts[g]);
-    }
     if (request.weights) {
         const Array& a = request.weights;
         const int64_t start = p.offset(a, at, at.head);
@@ -223,10 +189,106 @@ void Observer<Real>::aim(const Place& at, int64_t t0) {
             }
         }
     }
-    std::fill_n(panel_largest, kPanel, Real(-INFINITY));
+    std::fill_n(largest, kPanel, Real(-INFINITY));
     std::fill_n(threshold, kPanel, Real(-INFINITY));
     std::fill(top_count.begin(), top_count.end(), 0);
-    std::fill_n(top_score, scores() * kPanel, Real(-INFINITY));
+    std::fill_n(top_score, kept(p, request) * kPanel, Real(-INFINITY));
+}
+
+// Puts the rows' lse into panel.m, and what rounding takes from it into `low`.
+template <class Real>
+void Eye<Real>::take_lse(const Problem& p) {
+    Real* lse = static_cast<Real*>(panel.m);
+    const int64_t start = p.offset(p.lse, at, at.head);
+    for (int64_t r = 0; r < kPanel; ++r) {
+        lse[r] = INFINITY;
+        low[r] = 0;
+        if (r >= at.rows) continue;
+        const double nats = read(p.lse.data, p.lse.dtype, start + (at.t0 + r) * p.lse.row);
+        if (nats == -INFINITY) continue;  // sees no key: +inf makes every weight 0
+        lse[r] = in_log2<Real>(nats);
+        if (std::abs(nats) < 1e30) low[r] = static_cast<Real>(nats * kLog2e - lse[r]);
+    }
+}
+
+// One worker: it looks at the panels of a chunk with as many eyes as there are panels.
+template <class Real>
+struct Observer {
+    const Problem& p;
+    const ObservationRequest& request;
+    Veil<Real> veil;
+    Scratch<Real> scratch;
+    std::vector<Eye<Real>> eyes;
+    GridPart<Real> parts[kMaxGrids];
+    std::vector<double> columns, distance, entropy;
+    std::vector<Real> largest;
+    std::vector<std::pair<Real, int64_t>> ranking;
+    int64_t first_key, last_key;     // the keys that the chunk has met
+    std::optional<DotWorker> tiles;  // where scores may be products of tiles
+
+    // `parts` of a number: 0 where there are no tiles.
+    Observer(const Problem& problem, const ObservationRequest& wanted, int64_t rows, int parts);
+
+    // Rows [t0, t1) of a head, whose keys are packed in `kv` if that is given.
+    void run(const Kernels& kernels, int64_t batch, int64_t head, int64_t t0, int64_t t1,
+             const Groups& groups, const Packed* kv);
+    void add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1);
+
+  private:
+    void lay_out_grid(const GridRequest& wanted, const Place& at, Grid& grid, GridPart<Real>& part);
+    void look(const Kernels& kernels, Eye<Real>& eye);
+    void look_by_tiles(const Kernels& kernels, int64_t count, const Groups& groups,
+                       const Packed& kv);
+    void meet(int64_t begin, int64_t end) {
+        first_key = std::min(first_key, begin);
+        last_key = std::max(last_key, end);
+    }
+    void write_rows(const Eye<Real>& eye, int64_t t0);
+    void write_top(const Eye<Real>& eye, int64_t r, bool poisoned);
+};
+
+template <class Real>
+Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wanted, int64_t rows,
+                         int parts_of_number)
+    : p(problem),
+      request(wanted),
+      veil(problem),
+      scratch({(kBlock + 2) * kPanel, kBlock * p.D, Eye<Real>::room(p, wanted), kFinds, kFinds}),
+      columns(wanted.columns * p.S),
+      distance(wanted.distances),
+      entropy(wanted.entropy ? rows : 0),
+      largest(wanted.largest ? rows : 0),
+      ranking(Eye<Real>::kept(p, wanted)) {
+    // A row to spare on either side: diagonals are read across the edges.
+    Real* const weights = scratch.take((kBlock + 2) * kPanel) + kPanel;
+    Real* const k_rows = scratch.take(kBlock * p.D);
+    Real* const spare = scratch.take(Eye<Real>::room(p, wanted));
+    Real* const found_score = scratch.take(kFinds);
+    Real* const found_place = scratch.take(kFinds);
+    for (int64_t i = 0; i < rows / kPanel; ++i) {
+        Eye<Real>& eye = eyes.emplace_back(p, wanted);
+        eye.panel.p = weights;
+        eye.panel.k_rows = k_rows;
+        eye.watch.top_spare = spare;
+        eye.watch.found_score = found_score;
+        eye.watch.found_place = found_place;
+        eye.watch.column_sum = columns.data();
+        eye.watch.distance = distance.data();
+    }
+    for (size_t g = 0; g < wanted.grids.size(); ++g) {
+        const GridRequest& grid = wanted.grids[g];
+        int64_t most = 0;
+        const int64_t n = wanted.part.rows.end - wanted.part.rows.begin;
+        for (int64_t t = 0; t < n; t += rows) {
+            most = std::max(most, band(grid, t, std::min(n, t + rows)).count);
+        }
+        parts[g].run_end = grid.run_end.data();
+        parts[g].sum.resize(most * grid.C);
+        if (grid.largest) parts[g].largest.resize(most * grid.C);
+    }
+    if (parts_of_number > 0) {
+        tiles.emplace(p, parts_of_number, rows / kPanel, kGroupsAtOnce);
+    }
 }
 
 template <class Real>
@@ -236,8 +298,6 @@ void Observer<Real>::lay_out_grid(const GridRequest& wanted, const Place& at, Gr
     grid.first = request.part.keys.begin;
     grid.label = wanted.cols;
     grid.run_end = part.run_end;
-    grid.pending_sum = part.pending.data();
-    grid.pending_largest = part.pending.data() + kPending * kPanel;
     grid.pending = grid.slots = 0;
     for (int64_t r = 0; r < at.rows; ++r) {
         const int64_t label = labels[r];
@@ -258,43 +318,83 @@ void Observer<Real>::lay_out_grid(const GridRequest& wanted, const Place& at, Gr
 
 template <class Real>
 void Observer<Real>::run(const Kernels& kernels, int64_t batch, int64_t head, int64_t t0,
-                         int64_t t1) {
-    constexpr int precision = sizeof(Real) == 8;
+                         int64_t t1, const Groups& groups, const Packed* kv) {
     first_key = p.S;
     last_key = 0;
     for (size_t g = 0; g < request.grids.size(); ++g) {
         const int64_t top = request.part.rows.begin;
         parts[g].band = band(request.grids[g], t0 - top, t1 - top);
     }
-    for (int64_t t = t0; t < t1; t += kPanel) {
-        Place at = p.place(batch, head, t);
-        at.rows = std::min(at.rows, t1 - t);
-        aim(at, t0);
-        kernels.begin[precision](panel);
-        Real* lse = static_cast<Real*>(panel.m);
-        const int64_t start = p.offset(p.lse, at, head);
-        for (int64_t r = 0; r < kPanel; ++r) {
-            lse[r] = INFINITY;
-            low[r] = 0;
-            if (r >= at.rows) continue;
-            const double nats = read(p.lse.data, p.lse.dtype, start + (t + r) * p.lse.row);
-            if (nats == -INFINITY) continue;  // sees no key: +inf makes every weight 0
-            lse[r] = in_log2<Real>(nats);
-            if (std::abs(nats) < 1e30) low[r] = static_cast<Real>(nats * kLog2e - lse[r]);
+    const int64_t count = (t1 - t0 + kPanel - 1) / kPanel;
+    for (int64_t i = 0; i < count; ++i) {
+        Eye<Real>& eye = eyes[i];
+        Place at = p.place(batch, head, t0 + i * kPanel);
+        at.rows = std::min(at.rows, t1 - at.t0);
+        eye.aim(p, request, at);
+        eye.watch.entropy = request.entropy ? entropy.data() + i * kPanel : nullptr;
+        for (size_t g = 0; g < request.grids.size(); ++g) {
+            lay_out_grid(request.grids[g], at, eye.grids[g], parts[g]);
         }
-        for_blocks(p, kernels, at, veil, request.part.keys, [&](const Block& block) {
-            first_key = std::min(first_key, block.begin);
-            last_key = std::max(last_key, block.begin + block.count);
-            kernels.observe[precision](panel, watch, block);
-        });
-        kernels.observe_end[precision](panel, watch);
-        write_rows(at, t0);
+    }
+    if (kv) {
+        look_by_tiles(kernels, count, groups, *kv);
+    } else {
+        for (int64_t i = 0; i < count; ++i) look(kernels, eyes[i]);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        kernels.observe_end[sizeof(Real) == 8](eyes[i].panel, eyes[i].watch);
+        write_rows(eyes[i], t0);
+    }
+}
+
+template <class Real>
+void Observer<Real>::look(const Kernels& kernels, Eye<Real>& eye) {
+    constexpr int precision = sizeof(Real) == 8;
+    kernels.begin[precision](eye.panel);
+    eye.take_lse(p);
+    for_blocks(p, kernels, eye.at, veil, request.part.keys, [&](const Block& block) {
+        meet(block.begin, block.begin + block.count);
+        kernels.observe[precision](eye.panel, eye.watch, block);
+    });
+}
+
+// The first `count` panels, but for those whose numbers parts cannot hold. The keys come in
+// stretches that stay in a cache while all the panels pass.
+template <class Real>
+void Observer<Real>::look_by_tiles(const Kernels& kernels, int64_t count, const Groups& groups,
+                                   const Packed& kv) {
+    const Dots& dots = *kernels.dots[static_cast<int>(p.q.dtype)];
+    for (int64_t i = 0; i < count; ++i) {
+        if (tiles->veil.mask) tiles->runs[i] = tiles->veil.mask->runs(eyes[i].at);
+        tiles->seen[i] = groups_seen(groups, tiles->runs[i]);
+        set_up(p, eyes[i].at, kv, tiles->seen[i], tiles->panels[i]);
+        if (dots.begin(tiles->panels[i])) {
+            eyes[i].take_lse(p);
+        } else {
+            look(kernels, eyes[i]);
+            tiles->seen[i] = {0, 0};
+        }
+    }
+    const int64_t stretch = groups.stretch(kGroupsAtOnce);
+    for (int64_t first = 0; first < groups.count; first += stretch) {
+        for (int64_t i = 0; i < count; ++i) {
+            const Range within = {std::max(first, tiles->seen[i].begin),
+                                  std::min(first + stretch, tiles->seen[i].end)};
+            for_groups(p, kernels, eyes[i].at, groups, tiles->runs[i], within, kGroupsAtOnce,
+                       tiles->veil, [&](const DotBlock& block) {
+                           const int64_t begin = groups.first_key(block.begin);
+                           meet(begin, std::min(groups.keys.end, begin + block.groups * kGroup));
+                           dots.observe(tiles->panels[i], block, eyes[i].panel, eyes[i].watch,
+                                        begin, groups.keys.end);
+                       });
+        }
     }
 }
 
 // What belongs to single rows: to the results where nothing is added up, else to the chunk's part.
 template <class Real>
-void Observer<Real>::write_rows(const Place& at, int64_t t0) {
+void Observer<Real>::write_rows(const Eye<Real>& eye, int64_t t0) {
+    const Place& at = eye.at;
     const int64_t start = p.offset(p.lse, at, at.head);
     for (int64_t r = 0; r < at.rows; ++r) {
         const double lse = read(p.lse.data, p.lse.dtype, start + (at.t0 + r) * p.lse.row);
@@ -304,27 +404,28 @@ void Observer<Real>::write_rows(const Place& at, int64_t t0) {
             nats = nats < 0 ? 0 : nats * kLn2;
         }
         if (request.largest) {
-            const Real most = std::exp2(panel_largest[r]);
+            const Real most = std::exp2(eye.largest[r]);
             largest[at.t0 - t0 + r] = std::isnan(lse) ? Real(NAN) : most;
         }
-        if (request.top > 0) write_top(at, r, std::isnan(lse));
+        if (request.top > 0) write_top(eye, r, std::isnan(lse));
     }
 }
 
 template <class Real>
-void Observer<Real>::write_top(const Place& at, int64_t r, bool poisoned) {
+void Observer<Real>::write_top(const Eye<Real>& eye, int64_t r, bool poisoned) {
+    const Place& at = eye.at;
     const int64_t k = request.top, out = ((at.batch * p.H + at.head) * p.T + at.t0 + r) * k;
     int64_t listed = 0;
-    if (top_room > 0) {
-        for (; listed < top_count[r]; ++listed) {
-            const int64_t at = r * top_room + listed;
-            ranking[listed] = {-top_score[at], top_key[at]};
+    if (const int64_t room = eye.watch.top_room; room > 0) {
+        for (; listed < eye.top_count[r]; ++listed) {
+            const int64_t i = r * room + listed;
+            ranking[listed] = {-eye.top_score[i], eye.top_key[i]};
         }
         std::sort(ranking.begin(), ranking.begin() + listed);
     } else {
-        for (; listed < k && top_score[listed * kPanel + r] > -INFINITY; ++listed) {
-            const int64_t at = listed * kPanel + r;
-            ranking[listed] = {-top_score[at], key_of(top_place[at])};
+        for (; listed < k && eye.top_score[listed * kPanel + r] > -INFINITY; ++listed) {
+            const int64_t i = listed * kPanel + r;
+            ranking[listed] = {-eye.top_score[i], key_of(eye.top_place[i])};
         }
     }
     if (poisoned) listed = 0;
@@ -373,8 +474,7 @@ void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int
 template <class Real>
 bool observe_in(const Problem& p, ObservationRequest request, const Kernels& kernels,
                 const std::function<bool(int64_t, int64_t)>& stop) {
-    request.part.rows.end = std::min(request.part.rows.end, p.T);
-    request.part.keys.end = std::min(request.part.keys.end, p.S);
+    request.part = request.part.within(p);
     for (GridRequest& grid : request.grids) {
         const auto [begin, end] = request.part.keys;
         grid.run_end.resize(end - begin);
@@ -383,24 +483,51 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
             grid.run_end[i] = last ? begin + i + 1 : grid.run_end[i + 1];
         }
     }
+    const Dots* dots = sizeof(Real) == 8 ? nullptr : kernels.dots[static_cast<int>(p.q.dtype)];
+    const int parts = dots ? dots->parts : 0;
+    const Groups groups(p, std::max(1, parts), request.part.keys);
+    const std::vector<uint8_t> worth = dots ? heads_worth_packing(p, request.part, parts)
+                                            : std::vector<uint8_t>(p.batches() * p.G, 0);
+    // Heads of keys follow each other: each is packed, and then the chunks of its queries' rows are
+    // looked at. Whoever packs a head has no other chunk at work, and each of the heads before it
+    // that is not done has somebody at work: so many heads at most are in use at once as there are
+    // workers.
     const auto [top, bottom] = request.part.rows;
     const int64_t rows = panels_of_chunk(p) * kPanel, chunks = (bottom - top + rows - 1) / rows;
-    const int64_t tasks = p.batches() * p.H * chunks;
-    const int count = workers_for(tasks);
+    const int64_t heads = p.batches() * p.G, shared = p.H / p.G, tasks = heads * shared * chunks;
+    const int64_t packs = dots ? groups.pieces() : 0, of_head = packs + shared * chunks;
+    const int count = workers_for(heads * of_head);
+    const bool any = std::any_of(worth.begin(), worth.end(), [](uint8_t w) { return w; });
+    std::optional<PackedHeads> slots;
+    if (any) slots.emplace(p, *dots, groups, std::min<int64_t>(count, heads));
     std::vector<Observer<Real>> workers;
     workers.reserve(count);
-    for (int i = 0; i < count; ++i) workers.emplace_back(p, request, rows);
-    Turns turns;
+    for (int i = 0; i < count; ++i) workers.emplace_back(p, request, rows, any ? parts : 0);
+    Turns packed(heads);
+    InTurn turns;
     std::atomic<int64_t> done{0};
+    const auto pack = [&](int64_t head, int64_t piece) {
+        if (worth[head]) slots->pack(head, piece, (*slots)[head % count]);
+        packed.add(head);
+    };
+    const auto look = [&](int64_t head, int64_t index, Observer<Real>& worker) {
+        const int64_t chunk = chunks - 1 - index % chunks, query = index / chunks;
+        const int64_t batch = head / p.G, h = head % p.G * shared + query;
+        const int64_t t0 = top + chunk * rows, t1 = std::min(bottom, t0 + rows);
+        Packed kv;
+        if (worth[head]) kv = (*slots)[head % count];
+        packed.wait(head, packs);
+        worker.run(kernels, batch, h, t0, t1, groups, worth[head] ? &kv : nullptr);
+        turns.take(head * shared * chunks + index,
+                   [&] { worker.add_to_results(batch, h, t0, t1); });
+        done.fetch_add(1, std::memory_order_relaxed);
+    };
     return parallel_for(
-        tasks, count,
-        [&](int64_t task, int number) {
-            const int64_t chunk = chunks - 1 - task % chunks, head = task / chunks;
-            const int64_t t0 = top + chunk * rows, t1 = std::min(bottom, t0 + rows);
-            Observer<Real>& worker = workers[number];
-            worker.run(kernels, head / p.H, head % p.H, t0, t1);
-            turns.take(task, [&] { worker.add_to_results(head / p.H, head % p.H, t0, t1); });
-            done.fetch_add(1, std::memory_order_relaxed);
+        heads * of_head, count,
+        [&](int64_t task, int worker) {
+            const int64_t head = task / of_head, index = task % of_head;
+            if (index < packs) return pack(head, index);
+            look(head, index - packs, workers[worker]);
         },
         [&] { return stop(done.load(std::memory_order_relaxed), tasks); });
 }

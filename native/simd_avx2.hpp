@@ -90,17 +90,23 @@ struct Simd<float> {
         }
         for (int i = 0; i < 8; ++i) r[i] = t[i];
     }
-    // Lane i: the sum of the lanes of x[i].
-    static Vec sum_each(const Vec x[8]) {
+    // Lane i: the lanes of x[i] folded, add or max.
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec x[8]) {
         Vec y[4];  // x[i] and x[i + 4], four lanes each
         for (int i = 0; i < 4; ++i) {
-            y[i] = _mm256_add_ps(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20),
-                                 _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
+            y[i] = Fold(_mm256_permute2f128_ps(x[i], x[i + 4], 0x20),
+                        _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
         }
-        return _mm256_hadd_ps(_mm256_hadd_ps(y[0], y[1]), _mm256_hadd_ps(y[2], y[3]));
+        return neighbours<Fold>(neighbours<Fold>(y[0], y[1]), neighbours<Fold>(y[2], y[3]));
     }
 
   private:
+    // Lanes 2i and 2i + 1 of a, then of b, in each half.
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec neighbours(Vec a, Vec b) {
+        return Fold(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+    }
     static __m128i load_16(const uint16_t* p, int64_t n) {
         if (n >= 8) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
         alignas(16) uint16_t piece[8] = {};
@@ -170,10 +176,11 @@ struct Simd<double> {
         r[2] = _mm256_permute2f128_pd(a, c, 0x31);
         r[3] = _mm256_permute2f128_pd(b, d, 0x31);
     }
-    static Vec sum_each(const Vec x[4]) {
-        const Vec a = _mm256_hadd_pd(x[0], x[1]), b = _mm256_hadd_pd(x[2], x[3]);
-        return _mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20),
-                             _mm256_permute2f128_pd(a, b, 0x31));
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec x[4]) {
+        const Vec a = Fold(_mm256_unpacklo_pd(x[0], x[1]), _mm256_unpackhi_pd(x[0], x[1]));
+        const Vec b = Fold(_mm256_unpacklo_pd(x[2], x[3]), _mm256_unpackhi_pd(x[2], x[3]));
+        return Fold(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
     }
 
   private:

@@ -94,29 +94,31 @@ struct Simd<float> {
         }
         for (int i = 0; i < 16; ++i) r[i] = t[i];
     }
-    // Lane i: the sum of the lanes of x[i], 16 sums by 15 additions.
-    static Vec sum_each(const Vec x[16]) {
+    // Lane i: the lanes of x[i] folded, add or max, 16 of them in 15 steps.
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec x[16]) {
         Vec z[4];
         for (int i = 0; i < 4; ++i) {
-            const Vec a = halves(x[i], x[i + 4]), b = halves(x[i + 8], x[i + 12]);
+            const Vec a = halves<Fold>(x[i], x[i + 4]), b = halves<Fold>(x[i + 8], x[i + 12]);
             // x[i], x[i + 4], x[i + 8], x[i + 12], four lanes each
-            z[i] =
-                _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+            z[i] = Fold(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
         }
-        const Vec a = pairs(z[0], z[1]), b = pairs(z[2], z[3]);
-        return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+        const Vec a = pairs<Fold>(z[0], z[1]), b = pairs<Fold>(z[2], z[3]);
+        return Fold(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
     }
 
   private:
-    // a in eight lanes, then b: each half the sum of two.
+    // a in eight lanes, then b: each half two that are folded.
+    template <Vec (*Fold)(Vec, Vec)>
     static Vec halves(Vec a, Vec b) {
-        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        return Fold(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     }
-    // In every four lanes two of a and two of b, each the sum of two.
+    // In every four lanes two of a and two of b, each two that are folded.
+    template <Vec (*Fold)(Vec, Vec)>
     static Vec pairs(Vec a, Vec b) {
         const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
-        return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
-                             _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+        return Fold(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                    _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
     }
     static Mask first(int64_t n) { return n >= 16 ? Mask(0xffff) : Mask((1u << n) - 1); }
 };
@@ -176,19 +178,20 @@ struct Simd<double> {
         }
     }
 
-    static Vec sum_each(const Vec x[8]) {
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec x[8]) {
         Vec z[2];
         for (int i = 0; i < 2; ++i) {
-            const Vec a = halves(x[i], x[i + 2]), b = halves(x[i + 4], x[i + 6]);
-            z[i] =
-                _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xdd));
+            const Vec a = halves<Fold>(x[i], x[i + 2]), b = halves<Fold>(x[i + 4], x[i + 6]);
+            z[i] = Fold(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xdd));
         }
-        return _mm512_add_pd(_mm512_unpacklo_pd(z[0], z[1]), _mm512_unpackhi_pd(z[0], z[1]));
+        return Fold(_mm512_unpacklo_pd(z[0], z[1]), _mm512_unpackhi_pd(z[0], z[1]));
     }
 
   private:
+    template <Vec (*Fold)(Vec, Vec)>
     static Vec halves(Vec a, Vec b) {
-        return _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x44), _mm512_shuffle_f64x2(a, b, 0xee));
+        return Fold(_mm512_shuffle_f64x2(a, b, 0x44), _mm512_shuffle_f64x2(a, b, 0xee));
     }
     static Mask first(int64_t n) { return n >= 8 ? Mask(0xff) : Mask((1u << n) - 1); }
 };

@@ -87,11 +87,17 @@ struct Simd<float> {
         r[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
         r[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
     }
-    static Vec sum_each(const Vec x[4]) {
-        return vpaddq_f32(vpaddq_f32(x[0], x[1]), vpaddq_f32(x[2], x[3]));
+    // Lane i: the lanes of x[i] folded, add or max.
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec x[4]) {
+        return neighbours<Fold>(neighbours<Fold>(x[0], x[1]), neighbours<Fold>(x[2], x[3]));
     }
 
   private:
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec neighbours(Vec a, Vec b) {
+        return Fold(vuzp1q_f32(a, b), vuzp2q_f32(a, b));
+    }
     static uint32x4_t lane_bit() {
         const uint32_t bit[kLanes] = {1, 2, 4, 8};
         return vld1q_u32(bit);
@@ -157,7 +163,10 @@ struct Simd<double> {
         r[0] = first;
         r[1] = second;
     }
-    static Vec sum_each(const Vec x[2]) { return vpaddq_f64(x[0], x[1]); }
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec x[2]) {
+        return Fold(vuzp1q_f64(x[0], x[1]), vuzp2q_f64(x[0], x[1]));
+    }
 
   private:
     static uint64x2_t lane_bit() {

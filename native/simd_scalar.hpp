@@ -88,7 +88,10 @@ struct Simd {
         }
     }
     static void transpose(Vec*) {}
-    static Vec sum_each(const Vec* x) { return *x; }  // lane i: the sum of the lanes of x[i]
+    template <Vec (*Fold)(Vec, Vec)>
+    static Vec fold_each(const Vec* x) {  // lane i: the lanes of x[i] folded, add or max
+        return *x;
+    }
     // Writes the lanes of x that m has side by side, and perhaps anything up to kLanes; their
     // number.
     static int64_t compress(Real* out, Mask m, Vec x) {

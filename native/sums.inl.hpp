@@ -312,15 +312,5 @@ void finish_sums(DotPanel& panel, const Matrix& out) {
     finish(panel, out);
 }
 
-template <int N>
-constexpr Dots sums() {
-    return {.parts = N,
-            .pack = pack<Sum<N>>,
-            .begin = begin_sums<N>,
-            .attend = attend_sums<N>,
-            .finish = finish_sums,
-            .multiply_adds = Tiles::multiply_adds};
-}
-
 }  // namespace
 }  // namespace clearhead

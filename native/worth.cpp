@@ -22,7 +22,8 @@ double saved(const Problem& p, int parts) {
     const double steps = static_cast<double>(tiles(p.D, 2 * kTile));
     const double columns = static_cast<double>(tiles(p.E, kTile));
     const double tile_products = products * kColumns * (steps / kTile + columns / kGroup);
-    const double weights = 50 + 12 * parts;  // each rounded, and what that leaves
+    // Each rounded, and what that leaves; where scores alone are wanted, all beside the products.
+    const double weights = p.E > 0 ? 50 + 12 * parts : kWeights / 2;
     return 2 * numbers + kWeights + (p.q.dtype == DType::f32 ? 0 : kConverted * numbers) -
            kProduct * tile_products - weights;
 }

@@ -117,7 +117,8 @@ def observe(
     def results(name: str, *sizes: int, dtype: Any = np.float64, fill: float = 0) -> Array:
         cure = "ask for fewer, or for mean_over=('head',)"
         check_bytes(name, (*outer, *sizes), np.dtype(dtype).itemsize, max_bytes, cure)
-        return np.full((N, *sizes), fill, dtype)
+        shape = (N, *sizes)
+        return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)  # untouched pages
 
     grids: list[tuple[Ints, Ints, Array, Array | None]] = []
     if wanted.pool:
@@ -146,8 +147,10 @@ def observe(
         return None if x is None else shaped(x / merged if merged > 1 else x)
 
     pool = grids[0] if wanted.pool else None
+    if pool:
+        np.divide(pool[2], _sizes(pool[0], pool[1], pool[2]), out=pool[2])
     return Observation(
-        pool_mean=mean(None if pool is None else pool[2] / _sizes(pool[0], pool[1], pool[2])),
+        pool_mean=mean(None if pool is None else pool[2]),
         pool_max=shaped(None if pool is None else pool[3]),
         group=mean(grids[-1][2] / _rows(grids[-1][0], grids[-1][2])) if wanted.group else None,
         top_weights=shaped(top_weights),
