@@ -39,7 +39,7 @@ class InTurn {
 };
 
 constexpr int64_t kFew = 32;        // of the largest weights: above, a list per row is cheaper
-constexpr int64_t kMostPanels = 4;  // of a chunk: 256 rows
+constexpr int64_t kMostPanels = 8;  // of a chunk: 512 rows
 constexpr int64_t kFinds = kBlock * kPanel + 16;  // scores of a block that may pass, and a vector
 constexpr int64_t kGroupsAtOnce = 16;  // the weights of the last have no products to hide behind
 constexpr int64_t kTaskProducts = int64_t{1} << 32;  // some 50 ms: how long Ctrl-C may take

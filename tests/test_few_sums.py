@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import clearhead as ch
-from clearhead import _native
-from test_sums import BOTH, DOTS, F16, F32, assert_right, by_multiply_adds, by_tiles, draw, same
+from test_sums import BOTH, F16, F32, assert_right, by_tiles
+from tiles import BY_TILES, by_multiply_adds, draw, same
 
-pytestmark = pytest.mark.skipif(not DOTS, reason="a processor without dot products of bfloat16")
+pytestmark = BY_TILES
 
 # H, G, T, S, D, E: 13 to 32 rows of a group; one tile of queries or two; remainders of every tile,
 # block and shard.
@@ -20,15 +20,6 @@ SIZES = [
     (32, 1, 1, 1, 128, 128),
 ]
 EVERY = pytest.mark.parametrize(("H", "G", "T", "S", "D", "E"), SIZES)
-
-
-@pytest.fixture(autouse=True, params=DOTS)
-def _chosen(request):
-    before = ch.isa(), ch.num_threads()
-    _native.choose_isa(request.param)
-    yield
-    _native.choose_isa(before[0])
-    ch.set_num_threads(before[1])
 
 
 def few(rng, H, G, T, S, D, E, dtype=F32, size=1.0):

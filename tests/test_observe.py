@@ -6,7 +6,6 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import clearhead as ch
-from clearhead import _native, reference
+from clearhead import reference
 
 H, G = 6, 2
 ALL: dict[str, Any] = {
@@ -38,14 +37,6 @@ NAMES = (
 )
 # What statistics of small scores may be off by.
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5, np.float16: 1e-5, ml_dtypes.bfloat16: 1e-5}
-
-
-@pytest.fixture(params=ch.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = ch.isa()
-    _native.choose_isa(request.param)
-    yield request.param
-    _native.choose_isa(before)
 
 
 def plain(options: dict[str, Any], T: int, S: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import clearhead as ch
-from clearhead import _native, reference
+from clearhead import reference
 from clearhead.observation import add_part, add_received, part_lse
 
 T, S, D = 331, 457, 13
@@ -32,14 +31,6 @@ BIASES = {
 }
 # Weights in float32 are off by a few roundings of their score; here scores stay below 32.
 TOLERANCE = {np.float64: 1e-12, np.float32: 1e-5, ml_dtypes.bfloat16: 1e-5}
-
-
-@pytest.fixture(params=ch.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = ch.isa()
-    _native.choose_isa(request.param)
-    yield request.param
-    _native.choose_isa(before)
 
 
 def made(name: str, bias: str, dtype: Any) -> tuple[ch.AttentionMap, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -13,10 +12,9 @@ import clearhead as ch
 from clearhead import _native, reference
 from clearhead.observation import add_received
 from test_observe import ALL, NAMES, check_observation
+from tiles import BY_TILES
 
-pytestmark = pytest.mark.skipif(
-    "amx" not in ch.available_isas(), reason="a processor without dot products of bfloat16"
-)
+pytestmark = BY_TILES
 
 T, S = 197, 331  # no panel, no group and no stretch of keys comes out even
 MASKS: dict[str, ch.Mask | None] = {
@@ -26,15 +24,6 @@ MASKS: dict[str, ch.Mask | None] = {
     "dilated": ch.dilated(3) | ch.first_keys(40),
 }
 EVERYTHING: dict[str, Any] = {**ALL, "by_distance": 250, "pool": (23, 19), "top": 5}
-
-
-@pytest.fixture(autouse=True)
-def _chosen() -> Iterator[None]:
-    before, threads = ch.isa(), ch.num_threads()
-    _native.choose_isa("amx")
-    yield
-    _native.choose_isa(before)
-    ch.set_num_threads(threads)
 
 
 def some(seed: int, D: int, dtype: Any = np.float32, size: float = 1.0) -> tuple[Any, Any]:
