@@ -19,8 +19,8 @@ struct BitsOf<double> {
 };
 
 // Few of the largest: `top` levels of a vector each, sorted down, so that 16 rows take in a key at
-// once: at every level the larger of two stays and the smaller goes on. Of equals the one that came
-// first stays. A key is carried as the bits of a Real.
+// once: it takes the place of the first that is smaller, and that and all below it move down. Of
+// equals the one that came first stays above. A key is carried as the bits of a Real.
 template <class Real>
 void sort_in(const Watch& watch, const Real* x, int64_t keys, int64_t begin, int64_t column) {
     using S = Simd<Real>;
@@ -31,9 +31,10 @@ void sort_in(const Watch& watch, const Real* x, int64_t keys, int64_t begin, int
         Vec<Real> score = S::load(x + i * kPanel);
         if (!S::any(S::greater(score, S::load(least)))) continue;
         Vec<Real> place = S::set1(__builtin_bit_cast(Real, typename BitsOf<Real>::Type(begin + i)));
+        auto larger = S::greater(score, score);  // nowhere yet; from there on all move down
         for (int64_t at = 0; at < watch.top * kPanel; at += kPanel) {
             const Vec<Real> old = S::load(scores + at), old_place = S::load(places + at);
-            const auto larger = S::greater(score, old);
+            larger = S::either(larger, S::greater(score, old));
             S::store(scores + at, S::select(larger, score, old));
             S::store(places + at, S::select(larger, place, old_place));
             score = S::select(larger, old, score);

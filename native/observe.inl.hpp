@@ -76,26 +76,22 @@ void weigh_known(const Panel& panel, const Watch& watch, const Block& block, con
     constexpr int L = S::kLanes;
     const Real* lse = static_cast<const Real*>(panel.m) + column;
     const Real* low = static_cast<const Real*>(watch.low) + column;
-    const Vec<Real> zero = S::set1(0), lowest = S::set1(kLowest<Real>);
+    const Vec<Real> lowest = S::set1(kLowest<Real>);
     const bool plain = panel.cap_factor == 0 && !block.bias;
     Real* p = static_cast<Real*>(panel.p) + key * kPanel + column;
 
+    // Sums start from 0: from lse on, every addition would be rounded as a number of its size.
     Vec<Real> x[Keys][Vecs];
-#pragma GCC unroll 8
-    for (int j = 0; j < Vecs; ++j) {
-        const Vec<Real> start = plain ? S::sub(zero, S::load(lse + j * L)) : zero;
-#pragma GCC unroll 8
-        for (int i = 0; i < Keys; ++i) x[i][j] = start;
-    }
+    clear<Real>(x);
     multiply<Real, Keys, Vecs>(k.data + key * k.row, k.row, k.col, panel.D,
                                static_cast<const Real*>(panel.qt) + column, x);
     bool rare = !plain;
     if (plain) {
 #pragma GCC unroll 8
         for (int j = 0; j < Vecs; ++j) {
-            const Vec<Real> rest = S::load(low + j * L);
+            const Vec<Real> first = S::load(lse + j * L), rest = S::load(low + j * L);
 #pragma GCC unroll 8
-            for (int i = 0; i < Keys; ++i) x[i][j] = S::sub(x[i][j], rest);
+            for (int i = 0; i < Keys; ++i) x[i][j] = S::sub(S::sub(x[i][j], first), rest);
         }
         if (block.visible || panel.rows < kPanel) {
             const uint64_t rows = rows_of(panel);

@@ -26,6 +26,8 @@ class Looking {
           weights_(static_cast<float*>(panel.p)),
           sums_(statistics_of(watch)),
           weighings_(columns_of(dots) * kSteps),
+          rows_(panel.rows < kPanel ? (uint64_t{1} << panel.rows) - 1 : ~uint64_t{0}),
+          hides_(block.visible || panel.rows < kPanel),
           finds_{static_cast<float*>(watch.found_score), static_cast<float*>(watch.found_place)} {}
 
     // `factor`: what the scores still lack.
@@ -77,11 +79,13 @@ class Looking {
             const Floats score = Lanes::mul(Lanes::load(scores + i * kTile), factor_);
             x[i] = Lanes::sub(Lanes::sub(score, lse), low);
         }
-        if (block_.visible) {
-            const uint64_t* seen = block_.visible + group_ * kGroup + key;
+        if (hides_) {  // also rows that are not there: 0 times a key that is not finite is NaN
+            const uint64_t* seen =
+                block_.visible ? block_.visible + group_ * kGroup + key : nullptr;
 #pragma GCC unroll 4
             for (int i = 0; i < kKeys; ++i) {
-                x[i] = Lanes::select(Lanes::bits(seen[i] >> lane), x[i], Lanes::set1(kFarDown));
+                const uint64_t rows = (seen ? seen[i] & rows_ : rows_) >> lane;
+                x[i] = Lanes::select(Lanes::bits(rows), x[i], Lanes::set1(kFarDown));
             }
         }
         if (watch_.largest || watch_.top) keep_largest_of(x, key, lane);
@@ -141,6 +145,8 @@ class Looking {
     const float *const lse_, *const low_;
     float* const weights_;
     const int64_t sums_, weighings_;
+    const uint64_t rows_;
+    const bool hides_;
     Pace pace_;
     Finds<float> finds_;
     Floats factor_;

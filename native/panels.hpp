@@ -100,6 +100,11 @@ void lay_out_bias(const Problem& p, const Kernels& kernels, const Place& at, int
                                                 lanes_are_keys ? T : S, out, visible);
         return;
     }
+    // Lanes that are not there get 0, so that no result depends on what stood there.
+    const int64_t lanes = lanes_are_keys ? S : T, count = lanes_are_keys ? T : S;
+    for (int64_t row = 0; row < count; ++row) {
+        std::fill(out + row * kPanel + lanes, out + (row + 1) * kPanel, Real(0));
+    }
     const auto write = [&](auto rule) {
         for (int64_t i = 0; i < T; ++i) {
             const int64_t position = t0 + i + p.S - p.T - s0;

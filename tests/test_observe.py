@@ -280,6 +280,45 @@ def test_maps_without_rows_or_keys_have_empty_or_zero_observations() -> None:
         np.testing.assert_array_equal(x, 0)
 
 
+@pytest.mark.parametrize("top", [1, 2, 3, 8, 33, 60])
+def test_of_equal_weights_the_lower_keys_are_kept_in_their_order(isa: str, top: int) -> None:
+    rng = np.random.default_rng(12)
+    k = rng.integers(0, 3, (1, 61, 1)).astype(np.float32)  # many ties, the largest anywhere
+    q = np.ones((1, 19, 1), np.float32)
+    found = ch.attention_map(q, k).observe(top=top)
+    want = np.argsort(-k[0, :, 0], kind="stable")[:top]
+    np.testing.assert_array_equal(found.top_keys, np.broadcast_to(want, (1, 19, top)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("T", [7, 64, 100])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_hidden_key_that_is_not_finite_adds_nothing(
+    isa: str, dtype: Any, T: int, bad: float
+) -> None:
+    q, k = np.ones((1, T, 8), dtype), np.ones((1, 64, 8), dtype)
+    k[:, 5] = bad
+    amap = ch.attention_map(q, k, mask=~ch.first_keys(6))
+    received = amap.observe(received=True).received
+    assert (received[:, :6] == 0).all()
+    np.testing.assert_allclose(received[:, 6:], T / 58, rtol=1e-5)
+    assert ((np.ones((1, T), np.float32) @ amap)[..., :6] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("T", [16, 200])
+def test_what_is_observed_is_as_exact_as_the_weights(isa: str, dtype: Any, T: int) -> None:
+    """Scores near 0 among 860 keys: lse is far larger than they, and may not round them."""
+    rng = np.random.default_rng(13)
+    q = (rng.normal(size=(1, T, 64)) / 8).astype(dtype)
+    k = (rng.normal(size=(1, 860, 64)) / 8).astype(dtype)
+    amap = ch.attention_map(q, k)
+    want = reference.weights(q, k)
+    most = amap.observe(max=True).max
+    error = np.abs(most - want.max(-1)).max() / want.max()
+    assert error < 16 * np.finfo(dtype).eps
+
+
 # Products.
 
 

@@ -171,11 +171,12 @@ class AttentionMap:
     ) -> Observation:
         """Any of these statistics of the whole map, in one pass over it.
 
-        pool         (R, C): mean and largest weight in each cell of a grid of uniform bins, bin r
-                     being rows [r T // R, (r + 1) T // R)
+        pool         (R, C), at most (T, S): mean and largest weight in each cell of a grid of
+                     uniform bins, bin r being rows [r T // R, (r + 1) T // R)
         group        (rows (T,), cols (S,)): labels from 0, -1 for none. Rows of a label averaged,
                      columns summed: how much a query of one group reads the keys of another
-        top          the k largest weights of each row with their keys; of equals the lower key
+        top          the k largest weights of each row, k at most S, with their keys; of equals the
+                     lower key
         received     the column sums
         entropy      of each row in nats, over the keys alone where there is a sink
         max          the largest weight of each row
@@ -189,7 +190,8 @@ class AttentionMap:
         where a NaN row adds to.
         Memory O(T + S) times what is asked for, a head; never (T, S). Sums of a tile are float32,
         across tiles float64. The same bits for any number of threads. Ctrl-C works.
-        Raises  TypeError, ValueError: the argument, what it is, what it must be.
+        Raises  TypeError, ValueError: the argument, what it is, what it must be; also where a
+                result would take more than the map's max_bytes.
         Spec    clearhead.reference.observe
 
         >>> ch.attention_map(q, k).observe(pool=(16, 16), top=3, received=True)
