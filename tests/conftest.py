@@ -1,5 +1,7 @@
 """Modules that tests import, by `pythonpath` in pyproject.toml: their asserts are explained too."""
 
+import signal
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,10 @@ pytest.register_assert_rewrite(
     "tiles",
     "tiny_bert",
 )
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
