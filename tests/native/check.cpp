@@ -317,9 +317,9 @@ void check_memory_of_many() {
             }
         });
     }
-    // Not under the address sanitizer, whose own allocator a fork may leave locked (GCC 12): its
-    // child would wait for ever.
-#if defined(__SANITIZE_ADDRESS__)
+    // Not under a sanitizer with an allocator of its own, which a fork may leave locked (GCC 12):
+    // the child would wait for ever.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     constexpr int kChildren = 0;
 #else
     constexpr int kChildren = 20;
