@@ -371,9 +371,8 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
     const std::vector<uint8_t> worth = dots ? heads_worth_packing(p, request.part, parts)
                                             : std::vector<uint8_t>(p.batches() * p.G, 0);
     // Heads of keys follow each other: each is packed, and then the chunks of its queries' rows are
-    // looked at. Whoever packs a head has no other chunk at work, and each of the heads before it
-    // that is not done has somebody at work: so many heads at most are in use at once as there are
-    // workers.
+    // looked at. A head takes the place of one that is done: since tasks start in order, whoever
+    // waits for that waits for running tasks.
     const auto [top, bottom] = request.part.rows;
     const int64_t rows = panels_of_chunk(p) * kPanel, chunks = (bottom - top + rows - 1) / rows;
     const int64_t heads = p.batches() * p.G, shared = p.H / p.G, tasks = heads * shared * chunks;
@@ -385,10 +384,11 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
     std::vector<Observer<Real>> workers;
     workers.reserve(count);
     for (int i = 0; i < count; ++i) workers.emplace_back(p, request, rows, any ? parts : 0);
-    Turns packed(heads);
+    Turns packed(heads), looked(heads);
     InTurn turns;
     std::atomic<int64_t> done{0};
     const auto pack = [&](int64_t head, int64_t piece) {
+        if (head >= count) looked.wait(head - count, shared * chunks);
         if (worth[head]) slots->pack(head, piece, (*slots)[head % count]);
         packed.add(head);
     };
@@ -402,6 +402,7 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
         worker.run(kernels, batch, h, t0, t1, groups, worth[head] ? &kv : nullptr);
         turns.take(head * shared * chunks + index,
                    [&] { worker.add_to_results(batch, h, t0, t1); });
+        looked.add(head);
         done.fetch_add(1, std::memory_order_relaxed);
     };
     return parallel_for(
