@@ -250,3 +250,13 @@ def test_a_damaged_tokenizer_is_read_or_refused_but_nothing_else(
         encode(tokenizer, "the road, walking")
     except CheckpointError as error:
         assert "tokenizer.json" in str(error)
+
+
+def test_a_template_of_tokens_that_are_not_there_is_refused(tmp_path: Path) -> None:
+    whole = tiny_bert.tokenizer().to_str()
+    at = whole.index('"special_tokens"')
+    (tmp_path / "tokenizer.json").write_text(
+        whole[:at] + whole[at:].replace('"[SEP]":', '"[XEP]":', 1)
+    )
+    with pytest.raises(CheckpointError, match="is not a tokenizer"):
+        open_tokenizer(tmp_path)

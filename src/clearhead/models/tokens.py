@@ -106,6 +106,12 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         raise CheckpointError(f"{path}: is not a tokenizer: {error}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    try:
+        tokenizer.encode("a")  # a template may name tokens that are not there
+    except BaseException as error:  # the library panics, with a class of its own
+        if type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(f"{path}: is not a tokenizer: {error}") from None
     return tokenizer
 
 
