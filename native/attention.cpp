@@ -38,18 +38,7 @@ struct ForwardWorker {
 };
 
 template <class Real>
-void write_lse(const Problem& p, const Place& at, const Panel& panel) {
-    const Real* m = static_cast<const Real*>(panel.m);
-    const Real* l = static_cast<const Real*>(panel.l);
-    const int64_t start = p.offset(p.lse, at, at.head);
-    Real* lse = static_cast<Real*>(const_cast<void*>(p.lse.data));
-    for (int64_t r = 0; r < at.rows; ++r) {
-        lse[start + (at.t0 + r) * p.lse.row] = static_cast<Real>(lse_of(m[r], l[r]));
-    }
-}
-
-template <class Real>
-void forward_panel(const Problem& p, const Kernels& kernels, const Place& at,
+void forward_panel(const Problem& p, Range keys, const Kernels& kernels, const Place& at,
                    ForwardWorker<Real>& worker) {
     constexpr int precision = sizeof(Real) == 8;
     const int64_t group = at.head / (p.H / p.G);
@@ -65,17 +54,19 @@ void forward_panel(const Problem& p, const Kernels& kernels, const Place& at,
     panel.cap_factor = p.softcap * kLog2e;
     panel.sink = in_log2<Real>(p.sink_at(at));
     kernels.begin[precision](panel);
-    for_blocks(p, kernels, at, worker.veil,
+    for_blocks(p, kernels, at, worker.veil, keys,
                [&](const Block& block) { kernels.attend[precision](panel, block); });
     kernels.finish[precision](panel, matrix(p, p.out, at, at.head, at.t0));
-    if (p.lse) write_lse<Real>(p, at, panel);
+    if (p.lse) {
+        write_lse(p, at, static_cast<const Real*>(panel.m), static_cast<const Real*>(panel.l));
+    }
 }
 
-// The panels that `wanted` names, [batch][head][panel], or all of them if it is empty.
+// The panels of a part that `wanted` names, [batch][head][panel], or all of them if it is empty.
 template <class Real>
-bool forward_in(const Problem& p, const Kernels& kernels, const std::function<bool()>& interrupted,
-                const std::vector<uint8_t>& wanted = {}) {
-    const int64_t panels = p.panels(), tasks = p.batches() * p.H * panels;
+bool forward_in(const Problem& p, const Part& part, const Kernels& kernels,
+                const std::function<bool()>& interrupted, const std::vector<uint8_t>& wanted = {}) {
+    const int64_t panels = part.panels(p), tasks = p.batches() * p.H * panels;
     const int count = workers_for(tasks, p.operations());
     std::vector<ForwardWorker<Real>> workers;
     workers.reserve(count);
@@ -87,10 +78,22 @@ bool forward_in(const Problem& p, const Kernels& kernels, const std::function<bo
         [&](int64_t task, int worker) {
             const int64_t panel = panels - 1 - task % panels, head = task / panels;
             if (!wanted.empty() && !wanted[head * panels + panel]) return;
-            forward_panel(p, kernels, p.place(head / p.H, head % p.H, panel * kPanel),
+            forward_panel(p, part.keys, kernels, part.place(p, head / p.H, head % p.H, panel),
                           workers[worker]);
         },
         interrupted);
+}
+
+bool forward_part(const Problem& p, const Part& part, const Kernels& kernels,
+                  const std::function<bool()>& interrupted) {
+    if (p.q.dtype == DType::f64) return forward_in<double>(p, part, kernels, interrupted);
+    const Dots* dots = kernels.dots[static_cast<int>(p.q.dtype)];
+    if (!dots) return forward_in<float>(p, part, kernels, interrupted);
+    std::vector<uint8_t> left;  // panels that are not done
+    const std::vector<uint8_t> worth = heads_worth_packing(p, part, dots->parts);
+    if (!forward_by_dots(p, part, kernels, worth, interrupted, left)) return false;
+    const bool done = std::all_of(left.begin(), left.end(), [](uint8_t l) { return !l; });
+    return done || forward_in<float>(p, part, kernels, interrupted, left);
 }
 
 }  // namespace
@@ -103,15 +106,17 @@ bool forward(const Problem& given, const Kernels& kernels,
     if (!shared.complete) return false;
     Problem p = given;
     if (shared.mask) p.mask = &*shared.mask;
-    if (const Dots* dots = kernels.dots[static_cast<int>(p.q.dtype)]) {
-        std::vector<uint8_t> left;  // panels that are not done
-        const std::vector<uint8_t> worth = heads_worth_packing(p, {}, dots->parts);
-        if (!forward_by_dots(p, {}, kernels, worth, interrupted, left)) return false;
-        const bool done = std::all_of(left.begin(), left.end(), [](uint8_t l) { return !l; });
-        return done || forward_in<float>(p, kernels, interrupted, left);
-    }
-    return p.q.dtype == DType::f64 ? forward_in<double>(p, kernels, interrupted)
-                                   : forward_in<float>(p, kernels, interrupted);
+    return forward_part(p, {}, kernels, interrupted);
+}
+
+bool row_lse(const Problem& given, double* lse, const Part& part, const Kernels& kernels,
+             const std::function<bool()>& interrupted) {
+    if (given.batches() * given.H * part.panels(given) == 0) return true;
+    Problem p = given;
+    p.E = 0;
+    p.v = p.k;
+    p.lse = doubles_of_rows(p, lse);
+    return forward_part(p, part, kernels, interrupted);
 }
 
 }  // namespace clearhead

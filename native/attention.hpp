@@ -21,4 +21,10 @@ bool forward_by_dots(const Problem& p, const Part& part, const Kernels& kernels,
                      const std::vector<uint8_t>& worth, const std::function<bool()>& interrupted,
                      std::vector<uint8_t>& left);
 
+// The log-sum-exp of the rows of a part over its keys, in nats: lse[batch][head][t], in double also
+// for float32 scores, so that weights of scores in the thousands keep their digits. Other rows
+// stay. The forward pass with values of width 0.
+bool row_lse(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
+             const std::function<bool()>& interrupted);
+
 }  // namespace clearhead

@@ -14,18 +14,6 @@ constexpr int64_t kTogether = 8;  // panels that share a stretch of keys while a
 constexpr int64_t kSlidesOfThread = 4;
 constexpr int64_t kShortest = 16, kLongest = 1024;  // panels of a slide
 
-void write_lse(const Problem& p, const Place& at, const DotPanel& panel) {
-    const int64_t start = p.offset(p.lse, at, at.head);
-    const auto write = [&](auto* lse) {
-        for (int64_t r = 0; r < at.rows; ++r) {
-            lse[start + (at.t0 + r) * p.lse.row] = lse_of(panel.m[r], panel.l[r]);
-        }
-    };
-    void* const data = const_cast<void*>(p.lse.data);
-    if (p.lse.dtype == DType::f64) return write(static_cast<double*>(data));
-    write(static_cast<float*>(data));
-}
-
 // What all pieces of a pass share.
 struct Pass {
     const Problem& p;
@@ -72,7 +60,7 @@ void forward_panels(const Pass& pass, int64_t batch, int64_t head, Range panels,
     for (size_t i = 0; i < worker.places.size(); ++i) {
         const Place& place = worker.places[i];
         pass.dots.finish(worker.panels[i], matrix(p, p.out, place, place.head, place.t0));
-        if (p.lse) write_lse(p, place, worker.panels[i]);
+        if (p.lse) write_lse(p, place, worker.panels[i].m, worker.panels[i].l);
     }
 }
 

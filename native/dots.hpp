@@ -70,8 +70,8 @@ struct Dots {
 
     // As Kernels::observe, with the scores of `dots`. The block's first group begins with
     // `first_key`; there are keys up to `end`.
-    void (*observe)(const DotPanel& dots, const DotBlock& block, Panel& panel, const Watch& watch,
-                    int64_t first_key, int64_t end);
+    void (*observe)(const DotPanel& dots, const DotBlock& block, const Panel& panel,
+                    const Watch& watch, int64_t first_key, int64_t end);
 
     // n rounds of independent products, as Kernels::multiply_adds.
     int64_t (*multiply_adds)(int64_t n);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
-#include <numeric>
 #include <vector>
 
 #include "chains.hpp"

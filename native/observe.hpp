@@ -46,10 +46,4 @@ constexpr size_t kMaxGrids = 2;
 bool observe(const Problem& p, const ObservationRequest& request, const Kernels& kernels,
              const std::function<bool(int64_t, int64_t)>& stop);
 
-// The log-sum-exp of the rows of a part over its keys, in nats: lse[batch][head][t], in double also
-// for float32 scores, so that weights of scores in the thousands keep their digits. Other rows
-// stay.
-bool row_lse(const Problem& p, double* lse, const Part& part, const Kernels& kernels,
-             const std::function<bool()>& interrupted);
-
 }  // namespace clearhead

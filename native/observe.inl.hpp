@@ -11,10 +11,6 @@
 namespace clearhead {
 namespace {
 
-inline uint64_t rows_of(const Panel& panel) {
-    return panel.rows < kPanel ? (uint64_t{1} << panel.rows) - 1 : ~uint64_t{0};
-}
-
 // The rare way from scores in P to weights, for one vector of rows: where the product alone does
 // not give the score, or where some score is among the largest of its row.
 template <class Real>

@@ -26,7 +26,7 @@ class Looking {
           weights_(static_cast<float*>(panel.p)),
           sums_(statistics_of(watch)),
           weighings_(columns_of(dots) * kSteps),
-          rows_(panel.rows < kPanel ? (uint64_t{1} << panel.rows) - 1 : ~uint64_t{0}),
+          rows_(rows_of(panel)),
           hides_(block.visible || panel.rows < kPanel),
           finds_{static_cast<float*>(watch.found_score), static_cast<float*>(watch.found_place)} {}
 
@@ -167,11 +167,10 @@ inline void adjust_group(const DotPanel& panel, const DotBlock& block, int64_t g
 }
 
 template <int N>
-void observe_sums(const DotPanel& dots, const DotBlock& block, Panel& panel, const Watch& watch,
-                  int64_t first_key, int64_t end) {
+void observe_sums(const DotPanel& dots, const DotBlock& block, const Panel& panel,
+                  const Watch& watch, int64_t first_key, int64_t end) {
     Tiles::begin();
     const int64_t slots = tiles(dots.D, 32) * Order<N, 2>::count();  // of a pair of queries
-    const int64_t size = 2 * N * tiles(dots.D, 32) * kTileSize;      // of a group
     const bool plain = dots.cap_factor == 0 && !dots.biased;
     Looking looking(dots, block, panel, watch, first_key, end);
     for (int64_t group = 0; group < block.groups; ++group) {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,21 @@ double lse_of(Real m, Real l) {
     if (l == 0) return -INFINITY;
     const double unit = std::abs(m) < std::numeric_limits<Real>::max() ? kLn2 : 1;
     return static_cast<double>(m) * unit + std::log(static_cast<double>(l));
+}
+
+// Writes the lse of a panel's rows, in p.lse's own precision.
+template <class Real>
+void write_lse(const Problem& p, const Place& at, const Real* m, const Real* l) {
+    const int64_t start = p.offset(p.lse, at, at.head) + at.t0 * p.lse.row;
+    const auto write = [&](auto* lse) {
+        using Written = std::remove_pointer_t<decltype(lse)>;
+        for (int64_t r = 0; r < at.rows; ++r) {
+            lse[start + r * p.lse.row] = static_cast<Written>(lse_of(m[r], l[r]));
+        }
+    };
+    void* const data = const_cast<void*>(p.lse.data);
+    if (p.lse.dtype == DType::f64) return write(static_cast<double*>(data));
+    write(static_cast<float*>(data));
 }
 
 // Asks for the biases of the rows of a panel and of keys [begin, begin + count), as far as there

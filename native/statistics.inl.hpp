@@ -7,6 +7,11 @@
 namespace clearhead {
 namespace {
 
+// The rows that are there, as bits.
+inline uint64_t rows_of(const Panel& panel) {
+    return panel.rows < kPanel ? (uint64_t{1} << panel.rows) - 1 : ~uint64_t{0};
+}
+
 // Adds up to `n` Reals to doubles.
 template <class Real>
 inline void add_to(double* sum, const Real* x, int64_t n) {
