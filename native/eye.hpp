@@ -10,6 +10,8 @@
 
 namespace clearhead {
 
+// Not a multiple of 4096 bytes: a store to the one and a load of the other would seem to meet.
+constexpr int64_t kPendingRoom = (kPending + 1) * kPanel;
 constexpr int64_t kFew = 32;  // of the largest weights: above, a list per row is cheaper
 
 // What is kept of one panel's rows while the keys pass by.
@@ -21,7 +23,6 @@ struct Eye {
     Watch watch = {};
     Real *low, *weights, *top_score, *top_place, *threshold, *largest;
     std::vector<int64_t> top_key, top_count;
-    std::vector<Real> pending[kMaxGrids];
     Grid grids[kMaxGrids];
 
     Eye(const Problem& p, const ObservationRequest& wanted);
@@ -46,7 +47,8 @@ struct Eye {
 template <class Real>
 Eye<Real>::Eye(const Problem& p, const ObservationRequest& wanted)
     : scratch({p.D * kPanel, kPanel, 2 * kPanel, kPanel, wanted.columns * kPanel,
-               kept(p, wanted) * kPanel, kept(p, wanted) * kPanel, kPanel, kPanel}),
+               kept(p, wanted) * kPanel, kept(p, wanted) * kPanel, kPanel, kPanel,
+               kMaxGrids * kPendingRoom, kMaxGrids * kPendingRoom}),
       top_key(room(p, wanted) * kPanel),
       top_count(kPanel) {
     panel.D = p.D;
@@ -80,9 +82,8 @@ Eye<Real>::Eye(const Problem& p, const ObservationRequest& wanted)
     watch.top_place = lists(p, wanted) ? nullptr : top_place;
     watch.distances = wanted.distances;
     for (size_t g = 0; g < wanted.grids.size(); ++g) {
-        pending[g].resize(2 * kPending * kPanel);
-        grids[g].pending_sum = pending[g].data();
-        grids[g].pending_largest = pending[g].data() + kPending * kPanel;
+        grids[g].pending_sum = scratch.take(kPendingRoom);
+        grids[g].pending_largest = scratch.take(kPendingRoom);
     }
 }
 

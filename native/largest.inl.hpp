@@ -18,28 +18,79 @@ struct BitsOf<double> {
     using Type = int64_t;
 };
 
-// Few of the largest: `top` levels of a vector each, sorted down, so that 16 rows take in a key at
-// once: it takes the place of the first that is smaller, and that and all below it move down. Of
-// equals the one that came first stays above. A key is carried as the bits of a Real.
+// Few of the largest: `top` levels of a vector each, sorted down. Each row takes in a score of its
+// own: those that are larger stay, it comes below them, and the rest move down, all levels at once.
+// Of equals the one that came first stays above. A key is carried as the bits of a Real.
 template <class Real>
-void sort_in(const Watch& watch, const Real* x, int64_t keys, int64_t begin, int64_t column) {
+inline void take_in(Real* scores, Real* places, int64_t top, Vec<Real> score, Vec<Real> place) {
+    using S = Simd<Real>;
+    int64_t at = (top - 1) * kPanel;
+    Vec<Real> old = S::load(scores + at), old_place = S::load(places + at);
+    auto below = S::greater(score, old);
+    for (; at > 0; at -= kPanel) {
+        const Vec<Real> next = S::load(scores + at - kPanel);
+        const Vec<Real> next_place = S::load(places + at - kPanel);
+        const auto moves = S::greater(score, next);
+        const Vec<Real> from = S::select(moves, next, score);
+        const Vec<Real> from_place = S::select(moves, next_place, place);
+        S::store(scores + at, S::select(below, from, old));
+        S::store(places + at, S::select(below, from_place, old_place));
+        old = next, old_place = next_place, below = moves;
+    }
+    S::store(scores, S::select(below, score, old));
+    S::store(places, S::select(below, place, old_place));
+}
+
+constexpr int kKeysAtOnce = 4;
+
+// The scores of some keys, from `begin` on, of which one at least is larger than the least of its
+// row. Rows take in the first such score each at once, whatever its key; seldom is there another.
+template <class Real>
+inline void sort_in(const Watch& watch, const Vec<Real> (&x)[kKeysAtOnce], int64_t begin,
+                    int64_t column) {
     using S = Simd<Real>;
     Real* scores = static_cast<Real*>(watch.top_score) + column;
     Real* places = static_cast<Real*>(watch.top_place) + column;
-    const Real* least = scores + (watch.top - 1) * kPanel;
-    for (int64_t i = 0; i < keys; ++i) {
-        Vec<Real> score = S::load(x + i * kPanel);
-        if (!S::any(S::greater(score, S::load(least)))) continue;
-        Vec<Real> place = S::set1(__builtin_bit_cast(Real, typename BitsOf<Real>::Type(begin + i)));
-        auto larger = S::greater(score, score);  // nowhere yet; from there on all move down
-        for (int64_t at = 0; at < watch.top * kPanel; at += kPanel) {
-            const Vec<Real> old = S::load(scores + at), old_place = S::load(places + at);
-            larger = S::either(larger, S::greater(score, old));
-            S::store(scores + at, S::select(larger, score, old));
-            S::store(places + at, S::select(larger, place, old_place));
-            score = S::select(larger, old, score);
-            place = S::select(larger, old_place, place);
+    const auto place = [begin](int i) {
+        return S::set1(__builtin_bit_cast(Real, typename BitsOf<Real>::Type(begin + i)));
+    };
+    const Vec<Real> least = S::load(scores + (watch.top - 1) * kPanel);
+    constexpr int last = kKeysAtOnce - 1;
+    Vec<Real> first = x[last], first_place = place(last);
+    auto later = S::greater(first, least), again = S::greater(least, least);  // nowhere yet
+#pragma GCC unroll 4
+    for (int i = last - 1; i >= 0; --i) {
+        const auto larger = S::greater(x[i], least);
+        first = S::select(larger, x[i], first);
+        first_place = S::select(larger, place(i), first_place);
+        again = S::either(again, S::both(larger, later));
+        later = S::either(larger, later);
+    }
+    take_in(scores, places, watch.top, first, first_place);
+    if (!S::any(again)) return;
+    auto taken = S::greater(x[0], least);
+    for (int i = 1; i <= last; ++i) {
+        const auto larger = S::greater(x[i], least);
+        const Vec<Real> next = S::select(S::both(taken, larger), x[i], least);
+        take_in(scores, places, watch.top, next, place(i));
+        taken = S::either(taken, larger);
+    }
+}
+
+// The same of any number of keys, whose scores are in memory.
+template <class Real>
+void sort_in(const Watch& watch, const Real* x, int64_t keys, int64_t begin, int64_t column) {
+    using S = Simd<Real>;
+    const Real* levels = static_cast<const Real*>(watch.top_score) + column;
+    for (int64_t key = 0; key < keys; key += kKeysAtOnce) {
+        const Vec<Real> least = S::load(levels + (watch.top - 1) * kPanel);
+        Vec<Real> some[kKeysAtOnce];
+        auto larger = S::greater(least, least);
+        for (int64_t i = 0; i < kKeysAtOnce; ++i) {
+            some[i] = key + i < keys ? S::load(x + (key + i) * kPanel) : least;
+            larger = S::either(larger, S::greater(some[i], least));
         }
+        if (S::any(larger)) sort_in<Real>(watch, some, begin + key, column);
     }
 }
 

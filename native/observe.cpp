@@ -61,10 +61,14 @@ Band band(const GridRequest& grid, int64_t t0, int64_t t1) {
     return high < 0 ? Band{} : Band{low, high - low + 1};
 }
 
-// Sums of one chunk over its part of a grid.
+// Sums of one chunk over its part of a grid. Its rows are no power of two apart, or those that one
+// panel adds to would drive each other out of a cache.
+constexpr int64_t kApart = 16;
+
 template <class Real>
 struct GridPart {
     Band band;
+    int64_t stride;
     const int64_t* run_end;
     std::vector<double> sum;
     std::vector<Real> largest;
@@ -81,7 +85,7 @@ void move_sums(double* from, int64_t n, double* to) {
 // A NaN stays.
 template <class Real>
 void raise(Real& most, Real x) {
-    if (x > most || std::isnan(x)) most = x;
+    most = (x > most) | std::isnan(x) ? x : most;
 }
 
 int64_t key_of(float bits) {
@@ -164,8 +168,9 @@ Observer<Real>::Observer(const Problem& problem, const ObservationRequest& wante
             most = std::max(most, band(grid, t, std::min(n, t + rows)).count);
         }
         parts[g].run_end = grid.run_end.data();
-        parts[g].sum.resize(most * grid.C);
-        if (grid.largest) parts[g].largest.resize(most * grid.C);
+        parts[g].stride = grid.C + kApart;
+        parts[g].sum.resize(most * parts[g].stride);
+        if (grid.largest) parts[g].largest.resize(most * parts[g].stride);
     }
     if (parts_of_number > 0) {
         tiles.emplace(p, parts_of_number, rows / kPanel, kGroupsAtOnce);
@@ -188,7 +193,7 @@ void Observer<Real>::lay_out_grid(const GridRequest& wanted, const Place& at, Gr
             continue;
         }
         if (!same) {
-            const int64_t start = (label - part.band.first) * wanted.C;
+            const int64_t start = (label - part.band.first) * part.stride;
             grid.sum[grid.slots] = part.sum.data() + start;
             grid.largest[grid.slots] = wanted.largest ? part.largest.data() + start : nullptr;
             ++grid.slots;
@@ -338,17 +343,20 @@ void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int
     for (size_t g = 0; g < request.grids.size(); ++g) {
         const GridRequest& grid = request.grids[g];
         GridPart<Real>& part = parts[g];
-        const int64_t n = part.band.count * grid.C;
-        const int64_t at = (target * grid.R + part.band.first) * grid.C;
-        if (grid.largest) {
-            Real* out = static_cast<Real*>(grid.largest) + at;
-            for (int64_t i = 0; i < n; ++i) {
-                // The kernel's maximum may lose a NaN; the sum cannot.
-                raise(out[i], std::isnan(part.sum[i]) ? Real(NAN) : part.largest[i]);
-                part.largest[i] = 0;
+        for (int64_t row = 0; row < part.band.count; ++row) {
+            const int64_t at = (target * grid.R + part.band.first + row) * grid.C;
+            double* const sum = part.sum.data() + row * part.stride;
+            if (grid.largest) {
+                Real* const out = static_cast<Real*>(grid.largest) + at;
+                Real* const largest = part.largest.data() + row * part.stride;
+                for (int64_t i = 0; i < grid.C; ++i) {
+                    // The kernel's maximum may lose a NaN; the sum cannot.
+                    raise(out[i], std::isnan(sum[i]) ? Real(NAN) : largest[i]);
+                    largest[i] = 0;
+                }
             }
+            move_sums(sum, grid.C, grid.sum + at);
         }
-        move_sums(part.sum.data(), n, grid.sum + at);
     }
 }
 

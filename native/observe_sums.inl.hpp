@@ -10,7 +10,9 @@
 namespace clearhead {
 namespace {
 
-// Makes a group's scores into weights, in `panel.p`, and adds those up, in pieces of like size.
+// Makes a group's scores into weights and adds those up, in pieces of like size. The weights go to
+// `panel.p`; or, where only grids want them and no run of keys ends inside four, the sums of four
+// and the largest do.
 class Looking {
   public:
     Looking(const DotPanel& dots, const DotBlock& block, const Panel& panel, const Watch& watch,
@@ -28,6 +30,7 @@ class Looking {
           weighings_(columns_of(dots) * kSteps),
           rows_(rows_of(panel)),
           hides_(block.visible || panel.rows < kPanel),
+          wants_entropy_(watch.entropy),
           finds_{static_cast<float*>(watch.found_score), static_cast<float*>(watch.found_place)} {}
 
     // `factor`: what the scores still lack.
@@ -38,7 +41,8 @@ class Looking {
         for (int64_t lane = 0; lane < kPanel; lane += kTile) {
             Lanes::store(entropy_ + lane, Lanes::set1(0));
         }
-        pace_.start(0, weighings_ + kHalves * sums_);
+        by_fours_ = sums_ == watch_.grid_count && runs_end_by_fours();
+        pace_.start(0, weighings_ + (by_fours_ ? 1 : kHalves) * sums_);
     }
     // It is done in that many calls.
     void spread(int64_t slots) { pace_.spread(slots); }
@@ -49,16 +53,33 @@ class Looking {
         pace_.rest([this](int64_t at) { piece(at); });
         list_finds(watch_, finds_, first_key());
         finds_.count = 0;
-        if (!watch_.entropy) return;
+        if (!wants_entropy_) return;
         for (int64_t r = 0; r < panel_.rows; ++r) {
             watch_.entropy[r] -= static_cast<double>(entropy_[r]);
         }
     }
 
   private:
-    static constexpr int64_t kKeys = 4, kSteps = kGroup / kKeys, kHalves = kGroup / kTile;
+    static constexpr int64_t kKeys = kKeysAtOnce, kSteps = kGroup / kKeys, kHalves = kGroup / kTile;
 
     int64_t first_key() const { return first_key_ + group_ * kGroup; }
+    // Keys of the group from its `begin`-th on, at most n of them.
+    Block keys(int64_t begin, int64_t n) const {
+        const int64_t first = first_key() + begin, left = end_ - first;
+        return {first, left < n ? left : n, nullptr, nullptr};
+    }
+
+    bool runs_end_by_fours() const {
+        const Block block = keys(0, kGroup);
+        for (int64_t g = 0; g < watch_.grid_count; ++g) {
+            const Grid& grid = watch_.grids[g];
+            for (int64_t i = 0; i < block.count;) {
+                i = grid.run_end[block.begin + i - grid.first] - block.begin;
+                if (i < block.count && i % kKeys != 0) return false;
+            }
+        }
+        return true;
+    }
 
     inline __attribute__((always_inline)) void piece(int64_t at) {
         if (at >= weighings_) return add_up(at - weighings_);
@@ -89,19 +110,32 @@ class Looking {
             }
         }
         if (watch_.largest || watch_.top) keep_largest_of(x, key, lane);
-        // A weight below the least number is 0, and 0 log 0 with it.
-#pragma GCC unroll 4
-        for (int i = 0; i < kKeys; ++i) x[i] = Lanes::max(Lanes::set1(kNoWeight), x[i]);
         const Weights<kKeys> weight(x);
-        float* const out = weights_ + key * kPanel + lane;
-        Floats sum = Lanes::load(entropy_ + lane);
+        Floats w[kKeys];
 #pragma GCC unroll 4
-        for (int i = 0; i < kKeys; ++i) {
-            const Floats w = weight.exact(i, 0xffff);
-            Lanes::store(out + i * kPanel, w);
-            sum = Lanes::fma(w, x[i], sum);
+        for (int i = 0; i < kKeys; ++i) w[i] = weight.exact(i, 0xffff);
+        if (wants_entropy_) {
+            Floats sum = Lanes::load(entropy_ + lane);
+#pragma GCC unroll 4
+            for (int i = 0; i < kKeys; ++i) {
+                // A weight below the least number is 0, and 0 log 0 with it.
+                sum = Lanes::fma(w[i], Lanes::max(Lanes::set1(kNoWeight), x[i]), sum);
+            }
+            Lanes::store(entropy_ + lane, sum);
         }
-        Lanes::store(entropy_ + lane, sum);
+        if (by_fours_) {
+            if (sums_ == 0) return;
+            float* const sum = weights_ + key / kKeys * kPanel + lane;
+            float* const largest = sum + kSteps * kPanel;
+            const Floats first = Lanes::add(w[0], w[1]), last = Lanes::add(w[2], w[3]);
+            Lanes::store(sum, Lanes::add(first, last));
+            const Floats low = Lanes::max(w[0], w[1]), high = Lanes::max(w[2], w[3]);
+            Lanes::store(largest, Lanes::max(low, high));
+        } else {
+            float* const out = weights_ + key * kPanel + lane;
+#pragma GCC unroll 4
+            for (int i = 0; i < kKeys; ++i) Lanes::store(out + i * kPanel, w[i]);
+        }
     }
 
     inline __attribute__((always_inline)) void keep_largest_of(const Floats (&x)[kKeys],
@@ -113,26 +147,29 @@ class Looking {
         if (watch_.largest) Lanes::store(largest, Lanes::max(Lanes::load(largest), top));
         const float* const threshold = static_cast<const float*>(watch_.threshold) + lane;
         if (watch_.top && Lanes::any(Lanes::greater(top, Lanes::load(threshold)))) {
-            float* const p = weights_ + key * kPanel + lane;
-#pragma GCC unroll 4
-            for (int i = 0; i < kKeys; ++i) Lanes::store(p + i * kPanel, x[i]);
-            keep(p, key, lane);
+            keep(x[0], x[1], x[2], x[3], key, lane);
         }
     }
-    __attribute__((noinline)) void keep(const float* p, int64_t key, int64_t lane) {
-        if (watch_.top_place) {
-            sort_in(watch_, p, kKeys, first_key() + key, lane);
-        } else {
-            find(watch_, p, kKeys, key, lane, finds_);
-        }
+    // By value: in registers.
+    __attribute__((noinline)) void keep(Floats a, Floats b, Floats c, Floats d, int64_t key,
+                                        int64_t lane) {
+        const Floats x[kKeys] = {a, b, c, d};
+        if (watch_.top_place) return sort_in<float>(watch_, x, first_key() + key, lane);
+        alignas(64) float p[kKeys * kPanel];
+        for (int i = 0; i < kKeys; ++i) Lanes::store(p + i * kPanel, x[i]);
+        find(watch_, p, kKeys, key, lane, finds_);
     }
 
-    // One sum over half of the group.
+    // One sum over half of the group, or over all of it by fours.
     __attribute__((noinline)) void add_up(int64_t at) {
-        const int64_t half = at / sums_ * kTile, begin = first_key() + half, left = end_ - begin;
-        if (left <= 0) return;
-        const Block keys = {begin, left < kTile ? left : kTile, nullptr, nullptr};
-        add_to_statistic(watch_, at % sums_, keys, weights_ + half * kPanel, panel_.rows);
+        if (by_fours_) {
+            return add_to_grid<float>(watch_.grids[at], keys(0, kGroup),
+                                      {weights_, weights_ + kSteps * kPanel, kKeys}, panel_.rows);
+        }
+        const int64_t half = at / sums_ * kTile;
+        const Block block = keys(half, kTile);
+        if (block.count <= 0) return;
+        add_to_statistic(watch_, at % sums_, block, weights_ + half * kPanel, panel_.rows);
     }
 
     static constexpr float kNoWeight = -200;  // log2
@@ -146,12 +183,13 @@ class Looking {
     float* const weights_;
     const int64_t sums_, weighings_;
     const uint64_t rows_;
-    const bool hides_;
+    const bool hides_, wants_entropy_;
     Pace pace_;
     Finds<float> finds_;
     Floats factor_;
     const float* scores_;
     alignas(64) float entropy_[kPanel];
+    bool by_fours_ = false;
     int64_t group_ = 0;
 };
 

@@ -119,9 +119,17 @@ __attribute__((noinline)) void add_runs(Grid& grid, int64_t rows) {
 // How many keys one waiting run may sum in Real.
 constexpr int64_t kRunKeys = 1024;
 
+// The weights of a block, [..][kPanel], key by key; or the sums and the largest of `keys` that
+// follow each other, where no run of a grid ends between them.
+template <class Real>
+struct Weighed {
+    const Real *sum, *largest;
+    int64_t keys;
+};
+
 // One grid's share of a block: its runs of keys, summed down for each row of the panel.
 template <class Real, bool Largest>
-void gather_runs(Grid& grid, const Block& block, const Real* p, int64_t rows) {
+void gather_runs(Grid& grid, const Block& block, const Weighed<Real>& weighed, int64_t rows) {
     using S = Simd<Real>;
     constexpr int L = S::kLanes;
     const int64_t end = block.begin + block.count;
@@ -144,16 +152,16 @@ void gather_runs(Grid& grid, const Block& block, const Real* p, int64_t rows) {
         for_columns<Real>(rows, [&]<int Vecs>(int64_t column) {
             Real* sums = static_cast<Real*>(grid.pending_sum) + at * kPanel + column;
             Real* maxima = static_cast<Real*>(grid.pending_largest) + at * kPanel + column;
-            const Real* x = p + (from - block.begin) * kPanel + column;
+            const int64_t start = (from - block.begin) / weighed.keys * kPanel + column;
+            const Real *x = weighed.sum + start, *y = weighed.largest + start;
             Vec<Real> sum[Vecs], most[Vecs];
 #pragma GCC unroll 8
             for (int j = 0; j < Vecs; ++j) sum[j] = most[j] = S::set1(0);
-            for (int64_t key = 0; key < keys; ++key) {
+            for (int64_t key = 0; key < keys; key += weighed.keys, x += kPanel, y += kPanel) {
 #pragma GCC unroll 8
                 for (int j = 0; j < Vecs; ++j) {
-                    const Vec<Real> weight = S::load(x + key * kPanel + j * L);
-                    sum[j] = S::add(sum[j], weight);
-                    if constexpr (Largest) most[j] = S::max(most[j], weight);
+                    sum[j] = S::add(sum[j], S::load(x + j * L));
+                    if constexpr (Largest) most[j] = S::max(most[j], S::load(y + j * L));
                 }
             }
 #pragma GCC unroll 8
@@ -167,6 +175,13 @@ void gather_runs(Grid& grid, const Block& block, const Real* p, int64_t rows) {
             }
         });
     }
+}
+
+template <class Real>
+void add_to_grid(Grid& grid, const Block& block, const Weighed<Real>& weighed, int64_t rows) {
+    if (grid.slots == 0) return;
+    if (grid.largest[0]) return gather_runs<Real, true>(grid, block, weighed, rows);
+    gather_runs<Real, false>(grid, block, weighed, rows);
 }
 
 // distance[d] += the block's weights of keys d places before their query. Key i and row r of the
@@ -209,10 +224,7 @@ void add_to_statistic(const Watch& watch, int64_t i, const Block& block, const R
                       int64_t rows) {
     if (watch.columns > 0 && i-- == 0) return sum_columns(watch, block, p, rows);
     if (i == watch.grid_count) return sum_distances(watch, block, p, rows);
-    Grid& grid = watch.grids[i];
-    if (grid.slots == 0) return;
-    if (grid.largest[0]) return gather_runs<Real, true>(grid, block, p, rows);
-    gather_runs<Real, false>(grid, block, p, rows);
+    add_to_grid<Real>(watch.grids[i], block, {p, p, 1}, rows);
 }
 
 template <class Real>

@@ -39,6 +39,41 @@ def test_every_statistic_under_a_mask(name: str, dtype: Any) -> None:
     check_observation(q, k, {"mask": MASKS[name]}, EVERYTHING)
 
 
+@pytest.mark.parametrize("keys", [3, 4, 8, 12, 64, 1100])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_grid_alone_whatever_the_length_of_its_runs_of_keys(name: str, keys: int) -> None:
+    q, k = some(9, 64)
+    labels = np.arange(S) // keys
+    odd = np.where(labels % 5 == 2, -1, labels // 2)
+    for wanted in (
+        {"group": (np.arange(T) // 7, labels)},
+        {"group": (np.arange(T) // 7, odd), "entropy": True},
+        {"pool": (T // 16, S // keys or 1), "group": (np.arange(T) % 3, labels[::-1].copy())},
+        {"pool": (T // 16, S // keys or 1), "top": 3, "max": True},
+        {"group": (np.arange(T) // 7, labels), "top": 40},
+        {"pool": (T // 16, S // keys or 1), "top": 40},
+    ):
+        check_observation(q, k, {"mask": MASKS[name]}, wanted)
+
+
+@pytest.mark.parametrize("bins", [(1, 1), (6, 20), (12, 80), (192, 320), (5, 40)])
+def test_a_pool_whose_bins_hold_whole_fours_of_keys(bins: tuple[int, int]) -> None:
+    q, k = (x[:, :n] for x, n in zip(some(10, 64), (192, 320), strict=True))
+    for mask in (None, ch.causal()):
+        check_observation(q, k, {"mask": mask}, {"pool": bins})
+        check_observation(q, k, {"mask": mask}, {"pool": bins, "received": True})
+        check_observation(q, k, {"mask": mask}, {"pool": bins, "top": 40})
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_pool_of_whole_fours_shows_what_is_no_number(bad: float) -> None:
+    q, k = (x[:, :n] for x, n in zip(some(11, 64), (192, 320), strict=True))
+    q[1, 40] = bad
+    found = ch.attention_map(q, k).observe(pool=(12, 20))
+    broken = np.isnan(found.pool_mean) & np.isnan(found.pool_max)
+    assert broken[1, 2].all() and broken.sum() == 20
+
+
 @pytest.mark.parametrize("top", [1, 8, 33, S])
 def test_the_largest_sorted_or_listed(top: int) -> None:
     q, k = some(2, 33)

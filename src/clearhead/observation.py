@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from . import _native
 from ._check import LSE_DTYPE, Problem
 from ._check_map import Ints, Wanted, check_bytes
-from .ops import _as_bits
+from .ops import _as_bits, _filled
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -90,8 +90,8 @@ class Observation:
 
 def bin_labels(n: int, bins: int) -> Ints:
     """For each of n places its bin: bin r holds [r n // bins, (r + 1) n // bins)."""
-    edges = np.arange(1, bins) * n // bins
-    return np.searchsorted(edges, np.arange(n), side="right").astype(np.int64)
+    edges = np.arange(bins + 1) * n // bins
+    return np.repeat(np.arange(bins, dtype=np.int64), np.diff(edges))
 
 
 def observe(
@@ -117,8 +117,7 @@ def observe(
     def results(name: str, *sizes: int, dtype: Any = np.float64, fill: float = 0) -> Array:
         cure = "ask for fewer, or for mean_over=('head',)"
         check_bytes(name, (*outer, *sizes), np.dtype(dtype).itemsize, max_bytes, cure)
-        shape = (N, *sizes)
-        return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)  # untouched pages
+        return _filled((N, *sizes), np.dtype(dtype), fill)
 
     grids: list[tuple[Ints, Ints, Array, Array | None]] = []
     if wanted.pool:
@@ -147,8 +146,10 @@ def observe(
         return None if x is None else shaped(x / merged if merged > 1 else x)
 
     pool = grids[0] if wanted.pool else None
-    if pool:
-        np.divide(pool[2], _sizes(pool[0], pool[1], pool[2]), out=pool[2])
+    if pool:  # in place: another array of that size takes as long to fill as to divide
+        rows, cols, cells, _ = pool
+        cells /= np.bincount(rows)[:, None]
+        cells /= np.bincount(cols)
     return Observation(
         pool_mean=mean(None if pool is None else pool[2]),
         pool_max=shaped(None if pool is None else pool[3]),
@@ -249,11 +250,6 @@ def _run(
         progress,
         part,
     )
-
-
-def _sizes(rows: Ints, cols: Ints, grid: Array) -> Array:
-    R, C = grid.shape[-2:]
-    return np.outer(np.bincount(rows, minlength=R), np.bincount(cols, minlength=C))
 
 
 def _rows(rows: Ints, grid: Array) -> Array:

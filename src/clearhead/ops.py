@@ -35,6 +35,7 @@ __all__ = [
 Array = NDArray[Any]
 
 _LARGE = 1 << 20  # bytes; smaller ones the C library keeps well
+_MOST_KEPT = 64 << 20  # bytes, as in memory.cpp
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -325,6 +326,16 @@ def _result(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if bytes_ < _LARGE:
         return np.empty(shape, dtype)
     return np.ndarray(shape, dtype, _native.result_memory(bytes_))
+
+
+def _filled(shape: tuple[int, ...], dtype: np.dtype[Any], value: float) -> Array:
+    """A result that the core adds to. One of zeros too large to be kept gets pages when it needs
+    them: of a window's map many are never touched."""
+    if value == 0 and math.prod(shape) * dtype.itemsize > _MOST_KEPT:
+        return np.zeros(shape, dtype)
+    result = _result(shape, dtype)
+    result.fill(value)
+    return result
 
 
 def _sum_to(full: Array, x: Array) -> Array:
