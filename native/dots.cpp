@@ -71,6 +71,15 @@ std::vector<DotWorker> workers_of(const Pass& pass, int count, int64_t together)
     return workers;
 }
 
+// What the panel at hand will write, and what the next one will read.
+void ask_for_next(const Problem& p, const Place& at, const Place& next, Range keys, Ahead& ahead) {
+    const int64_t group = at.head / (p.H / p.G), count = keys.end - keys.begin;
+    ask_for(matrix(p, p.out, at, at.head, at.t0), at.rows, p.E, ahead);
+    ask_for(matrix(p, p.q, next, next.head, next.t0), next.rows, p.D, ahead);
+    ask_for(matrix(p, p.v, next, group, keys.begin), count, p.E, ahead);
+    ask_for(matrix(p, p.k, next, group, keys.begin), count, p.D, ahead);
+}
+
 // A slide is a head of keys and some panels that follow each other. Each needs few keys, most of
 // which the one before it has left in the cache, in a ring with that much room.
 bool by_slides(const Pass& pass, int64_t room) {
@@ -93,9 +102,20 @@ bool by_slides(const Pass& pass, int64_t room) {
             if (!pass.worth[head]) return;
             DotWorker& worker = workers[i];
             rings[i].start(head);
-            for (int64_t panel = begin; panel < std::min(panels, begin + length); ++panel) {
+            const auto seen_at = [&](const Place& at) {
+                return groups_seen(pass.groups, worker.veil.mask->runs(at));
+            };
+            Ahead ahead;
+            worker.panels[0].ahead = &ahead;
+            const int64_t end = std::min(panels, begin + length);
+            for (int64_t panel = begin; panel < end; ++panel) {
                 const Place at = pass.part.place(pass.p, batch, first, panel);
-                rings[i].reach(groups_seen(pass.groups, worker.veil.mask->runs(at)));
+                rings[i].reach(seen_at(at));
+                ahead = {};
+                if (panel + 1 < end) {
+                    const Place next = pass.part.place(pass.p, batch, first, panel + 1);
+                    ask_for_next(pass.p, at, next, rings[i].missing(seen_at(next)), ahead);
+                }
                 for (int64_t shared = 0; shared < pass.shared(); ++shared) {
                     forward_panels(pass, batch, first + shared, {panel, panel + 1},
                                    rings[i].packed(), pass.groups.count, worker);

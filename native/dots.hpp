@@ -33,6 +33,18 @@ struct Packed {
     int64_t room;               // for so many groups: group g lies at g % room
 };
 
+// Rows that will soon be read or written, asked for a line at a time while products are made: asked
+// for all at once, they would be waited for.
+struct Ahead {
+    struct Rows {
+        const char* data;
+        int64_t step, size, count;  // bytes from row to row and of each
+    };
+    static constexpr int64_t kMost = 4;
+    Rows rows[kMost];   // the last first
+    int64_t count, at;  // sets of rows that are left; byte in the row at hand
+};
+
 struct DotPanel {
     int64_t rows, D, E;
     Matrix q;  // starts at the panel's first row
@@ -49,6 +61,7 @@ struct DotPanel {
     // Of parts: outputs of the block at hand, [4][16][16]; its sums of weights, and a group's,
     // [2][kPanel].
     float *fresh, *sums;
+    Ahead* ahead;  // null: nothing
 };
 
 // Packed groups [begin, begin + groups). `visible` and `bias` as in Block, [32 * groups].

@@ -86,6 +86,11 @@ void Ring::reach(Range wanted) {
     held_.begin = std::max(held_.begin, held_.end - packed_.room);
 }
 
+Range Ring::missing(Range wanted) const {
+    const int64_t begin = groups_.first_key(std::max(wanted.begin, held_.end));
+    return {begin, std::min(groups_.first_key(wanted.end), groups_.keys.end)};
+}
+
 void Ring::pack(int64_t group) const {
     const Place at = p_.place(head_ / p_.G, 0, 0);
     const int64_t first = groups_.first_key(group), head = head_ % p_.G;
@@ -129,6 +134,7 @@ DotWorker::DotWorker(const Problem& p, int64_t parts, int64_t together, int64_t 
         panel.m = m + i * kPanel;
         panel.l = l + i * kPanel;
         panel.sums = sums;
+        panel.ahead = nullptr;
     }
 }
 
@@ -145,6 +151,13 @@ void set_up(const Problem& p, const Place& at, const Packed& kv, Range seen, Dot
     panel.sink = in_log2<float>(p.sink_at(at));
     panel.biased = p.bias.kind != BiasKind::none;
     panel.wants_lse = static_cast<bool>(p.lse);
+}
+
+void ask_for(const Matrix& m, int64_t count, int64_t size, Ahead& ahead) {
+    if (m.col != 1 || count <= 0 || size <= 0) return;
+    const int64_t number = bytes(m.dtype);
+    ahead.rows[ahead.count++] = {static_cast<const char*>(m.data), m.row * number, size * number,
+                                 count};
 }
 
 bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, const Groups& groups,

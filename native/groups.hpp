@@ -59,6 +59,8 @@ class Ring {
     // Packs what is missing of the groups `wanted`, no more than there is room for. Panels may come
     // in any order; in that of the keys nothing is packed twice.
     void reach(Range wanted);
+    // The keys that reach(wanted) would pack, but for what it would pack again.
+    Range missing(Range wanted) const;
 
   private:
     void pack(int64_t group) const;
@@ -88,6 +90,9 @@ struct DotWorker {
 
 // Points a panel at the rows of `at` and the groups that it may see.
 void set_up(const Problem& p, const Place& at, const Packed& kv, Range seen, DotPanel& panel);
+
+// Adds the first `size` numbers of `count` rows, if they lie side by side.
+void ask_for(const Matrix& m, int64_t count, int64_t size, Ahead& ahead);
 
 // Lays out mask bits and biases of the block's keys. Returns whether some row sees some key.
 bool lay_out(const Problem& p, const Kernels& kernels, const Place& at, const Groups& groups,

@@ -196,6 +196,19 @@ inline void score(const DotPanel& panel, const DotBlock& block, int64_t group, c
     }
 }
 
+// Asks for the next line of what will soon be needed. Done beside the products of weights and
+// values, which leave more time than those of queries and keys, beside which the weights are made.
+inline void ask(Ahead& ahead) {
+    if (ahead.count == 0) return;
+    Ahead::Rows& rows = ahead.rows[ahead.count - 1];
+    __builtin_prefetch(rows.data + ahead.at, 0, 2);
+    ahead.at += 64;
+    if (ahead.at < rows.size) return;
+    ahead.at = 0;
+    rows.data += rows.step;
+    if (--rows.count == 0) --ahead.count;
+}
+
 // o += what groups [begin, end) of the block give to a pair of tiles of queries.
 template <int N>
 inline void mix_pair(const DotPanel& panel, const DotBlock& block, int64_t begin, int64_t end,
@@ -204,19 +217,21 @@ inline void mix_pair(const DotPanel& panel, const DotBlock& block, int64_t begin
     const uint16_t* v = panel.kv.v + (block.begin + begin) * stride;
     const Tiles::Factor weights = {panel.p + (begin * N * kColumns + 2 * pair) * kTileSize,
                                    kTileSize, kColumns * kTileSize, N * kColumns * kTileSize};
-    auto nothing = [] {};
+    auto meanwhile = [ahead = panel.ahead] {
+        if (ahead) ask(*ahead);
+    };
     for (int64_t e = 0; e < packed; e += 2) {
         const Tiles::Factor values = {v + e * N * kTileSize, N * kTileSize, kTileSize, stride};
         using Kept = Order<N, N - 1>;
         float* out = output_row(panel, e * kTile, 2 * pair);
         if (e + 1 < packed) {
             Tiles::multiply<Kept, true>(values, weights, end - begin, panel.fresh, 2 * kSquare,
-                                        nothing);
+                                        meanwhile);
             add(out + kColumns * kSquare, panel.fresh + kSquare, kSquare);
             add(out + (kColumns + 1) * kSquare, panel.fresh + 3 * kSquare, kSquare);
         } else {
             Tiles::multiply<Kept, false>(values, weights, end - begin, panel.fresh, 2 * kSquare,
-                                         nothing);
+                                         meanwhile);
         }
         add(out, panel.fresh, kSquare);
         add(out + kSquare, panel.fresh + 2 * kSquare, kSquare);
