@@ -54,6 +54,8 @@ def test_operations_are_two_a_multiply_add_on_what_the_mask_allows():
     assert both == 3.5 * forward
 
 
+# OpenVINO runs a program to ask about the processor, and JAX, if it was loaded before, minds forks.
+@pytest.mark.filterwarnings("ignore:os.fork")
 @pytest.mark.parametrize("name", ["causal/2x6:3x37x16:8/float32/grad", *NAMES[3:], TINY])
 @pytest.mark.parametrize("library", list(worker.LIBRARIES))
 def test_every_installed_library_is_right_or_says_why_not(name, library):

@@ -147,9 +147,12 @@ def observe(
 
     pool = grids[0] if wanted.pool else None
     if pool:  # in place: another array of that size takes as long to fill as to divide
-        rows, cols, cells, _ = pool
-        cells /= np.bincount(rows)[:, None]
-        cells /= np.bincount(cols)
+        rows, cols = (np.bincount(labels).astype(float) for labels in pool[:2])
+        if rows.min() < rows.max():
+            np.divide(pool[2], rows[:, None], out=pool[2])
+            np.divide(pool[2], cols, out=pool[2])
+        else:
+            np.divide(pool[2], rows[0] * cols, out=pool[2])
     return Observation(
         pool_mean=mean(None if pool is None else pool[2]),
         pool_max=shaped(None if pool is None else pool[3]),
