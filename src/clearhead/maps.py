@@ -175,8 +175,8 @@ class AttentionMap:
                      uniform bins, bin r being rows [r T // R, (r + 1) T // R)
         group        (rows (T,), cols (S,)): labels from 0, -1 for none. Rows of a label averaged,
                      columns summed: how much a query of one group reads the keys of another
-        top          the k largest weights of each row, k at most S, with their keys; of equals the
-                     lower key
+        top          the k largest weights of each row, k at most S, with their keys; of weights
+                     that come out equal, as those of copies of a key do, the lower key
         received     the column sums
         entropy      of each row in nats, over the keys alone where there is a sink
         max          the largest weight of each row
