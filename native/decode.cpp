@@ -46,6 +46,7 @@ struct Plan {
     }
     int64_t bundles() const { return p.batches() * p.G * parts; }
     int64_t rows() const { return (heads * p.T + 3) / 4 * 4; }
+    RowStates states(void* data) const { return {data, shards, rows(), p.E}; }
 
     Bundle bundle(int64_t index) const {
         const int64_t part = index % parts, group = index / parts % p.G;
@@ -123,21 +124,22 @@ struct DecodeWorker {
     const std::vector<Run>* runs = nullptr;
     Scratch<Real> scratch;
     Real *q, *ones;
+    Real* state;  // of the task at hand: lines that another core wrote last are slow to come by
     Strip strip = {};
     Panel panel = {};
     std::optional<DotWorker> dots;  // where it goes by dot products
 
     DecodeWorker(const Plan& plan, const StripDots* by_dots)
-        : DecodeWorker(plan.p, padded(plan.p.D), padded(plan.p.E)) {
+        : DecodeWorker(plan.p, padded(plan.p.D), padded(plan.p.E), plan.states(nullptr).size()) {
         if (by_dots) dots.emplace(plan, *by_dots);
     }
 
   private:
-    DecodeWorker(const Problem& p, int64_t D, int64_t E)
+    DecodeWorker(const Problem& p, int64_t D, int64_t E, int64_t of_states)
         : veil(p),
           together(p),
           scratch({kPanel * D, kPanel, kBlock * D, kBlock * E, kBlock * kPanel, D * kPanel,
-                   E * kPanel, kPanel, 2 * kPanel}) {
+                   E * kPanel, kPanel, 2 * kPanel, of_states}) {
         q = scratch.take(kPanel * D);
         ones = scratch.take(kPanel);
         std::fill_n(ones, kPanel, Real(1));
@@ -148,6 +150,7 @@ struct DecodeWorker {
         panel.ot = scratch.take(E * kPanel);
         panel.m = scratch.take(kPanel);
         panel.l = scratch.take(2 * kPanel);
+        state = scratch.take(of_states);
     }
 };
 
@@ -218,18 +221,19 @@ void load_queries(const Problem& p, const Kernels& kernels, const Bundle& bundle
     }
 }
 
-// Keys of a strip's block: keys and values at work and those asked for meanwhile share the first
-// cache.
+// Keys of a strip's block: its keys and values take two thirds of the first cache, and what is
+// asked for meanwhile takes the place of what has been at work.
 int64_t strip_keys(const Problem& p) {
-    const int64_t room = first_level_bytes() / 2 / ((p.D + p.E) * bytes(p.k.dtype));
+    const int64_t room = first_level_bytes() * 2 / 3 / ((p.D + p.E) * bytes(p.k.dtype));
     return std::clamp<int64_t>(room / 16 * 16, 16, kBlock);
 }
 
-// The states of a bundle's rows over the keys [begin, end), by a strip.
+// The states of a bundle's rows over the keys [begin, end) into the worker's, by a strip.
 template <class Real>
 void strip_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
-                  int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
+                  int64_t end, DecodeWorker<Real>& worker, int64_t rows) {
     constexpr int precision = sizeof(Real) == 8;
+    Real* const state = worker.state;
     Strip& strip = worker.strip;
     strip.rows = bundle.rows;
     strip.D = p.D;
@@ -252,8 +256,9 @@ void strip_states(const Problem& p, const Kernels& kernels, const Bundle& bundle
 // The same by a panel, for more rows.
 template <class Real>
 void panel_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
-                  int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
+                  int64_t end, DecodeWorker<Real>& worker, int64_t rows) {
     constexpr int precision = sizeof(Real) == 8;
+    Real* const state = worker.state;
     constexpr DType real = precision ? DType::f64 : DType::f32;
     Panel& panel = worker.panel;
     panel.rows = bundle.rows;
@@ -305,7 +310,7 @@ void load_bfloats(const Problem& p, const Bundle& bundle, uint16_t* to) {
 // The same by dot products, for any number of rows. False if they cannot say: a value that is not
 // finite reaches others too, and scores may leave their range.
 bool dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
-                int64_t end, DecodeWorker<float>& worker, float* state, int64_t rows) {
+                int64_t end, DecodeWorker<float>& worker, int64_t rows) {
     DotStrip& strip = worker.dots->strip;
     const StripDots& by = worker.dots->by;
     strip.rows = bundle.rows;
@@ -326,21 +331,21 @@ bool dot_states(const Problem& p, const Kernels& kernels, const Bundle& bundle, 
     if (!by.begin(strip)) return false;
     for_bundle_blocks(p, kernels, bundle, begin, end, kBlock, worker,
                       [&](const Block& block) { by.attend(strip, block); });
-    by.finish(strip, rows, state);
-    return can_be_right(state, bundle, rows, p.E, by);
+    by.finish(strip, rows, worker.state);
+    return can_be_right(worker.state, bundle, rows, p.E, by);
 }
 
 template <class Real>
 void states_of(const Problem& p, const Kernels& kernels, const Bundle& bundle, int64_t begin,
-               int64_t end, DecodeWorker<Real>& worker, Real* state, int64_t rows) {
+               int64_t end, DecodeWorker<Real>& worker, int64_t rows) {
     if constexpr (sizeof(Real) == 4) {
-        if (worker.dots && dot_states(p, kernels, bundle, begin, end, worker, state, rows)) return;
+        if (worker.dots && dot_states(p, kernels, bundle, begin, end, worker, rows)) return;
     }
     load_queries(p, kernels, bundle, worker.q);
     if (bundle.rows <= kernels.strip_rows[sizeof(Real) == 8]) {
-        strip_states<Real>(p, kernels, bundle, begin, end, worker, state, rows);
+        strip_states<Real>(p, kernels, bundle, begin, end, worker, rows);
     } else {
-        panel_states<Real>(p, kernels, bundle, begin, end, worker, state, rows);
+        panel_states<Real>(p, kernels, bundle, begin, end, worker, rows);
     }
 }
 
@@ -370,9 +375,9 @@ bool decode_in(const Problem& p, const Kernels& kernels, const std::function<boo
     workers.reserve(count);
     const StripDots* by_dots = dots_of(plan, kernels);
     for (int i = 0; i < count; ++i) workers.emplace_back(plan, by_dots);
-    const int64_t size = RowStates{nullptr, 1, rows, p.E}.size();
-    Scratch<Real> states({tasks * size});
-    Real* state = states.take(tasks * size);
+    const int64_t size = plan.states(nullptr).size();
+    Scratch<Real> scratch({tasks * size});
+    Real* const states = scratch.take(tasks * size);
     std::vector<std::atomic<int64_t>> left(bundles);
     for (auto& n : left) n.store(plan.shards, std::memory_order_relaxed);
     return parallel_for(
@@ -382,11 +387,12 @@ bool decode_in(const Problem& p, const Kernels& kernels, const std::function<boo
             const int64_t begin = shard * plan.keys, end = std::min(p.S, begin + plan.keys);
             const Bundle bundle = plan.bundle(index);
             DecodeWorker<Real>& worker = workers[number];
-            states_of<Real>(p, kernels, bundle, begin, end, worker, state + task * size, rows);
+            states_of<Real>(p, kernels, bundle, begin, end, worker, rows);
+            std::copy_n(worker.state, size, states + task * size);
             // Whoever brings the last shard merges them all, in their order.
             if (left[index].fetch_sub(1, std::memory_order_acq_rel) == 1) {
                 merge_bundle<Real>(p, kernels, bundle,
-                                   {state + index * plan.shards * size, plan.shards, rows, p.E});
+                                   plan.states(states + index * plan.shards * size));
             }
         },
         interrupted);

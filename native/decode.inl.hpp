@@ -51,25 +51,50 @@ constexpr int64_t kBytes = kStored == DType::f64   ? 8
                            : kStored == DType::f32 ? 4
                                                    : 2;
 
-// Asks for row i of `cols` elements, if it is before `end`. While keys are at work the block's
-// values are asked for, and meanwhile the next block's keys: two streams at once, which read faster
-// than one does, and no wait where one ends and the other begins.
+// Rows that are asked for a line at a time beside the arithmetic on as many others: while keys are
+// at work their values, and meanwhile the next block's keys. So the memory never rests. Many lines
+// asked for at once would fill the few buffers that the loads of the rows at work need too.
 template <DType kStored>
-inline void ask_for(const Matrix& m, int64_t i, int64_t end, int64_t cols) {
-    if (i >= end) return;
-    const auto start = reinterpret_cast<uintptr_t>(m.data) + i * m.row * kBytes<kStored>;
-    for (int64_t at = 0; at < cols * kBytes<kStored>; at += 64) {
-        __builtin_prefetch(reinterpret_cast<const void*>(start + at));
-    }
-}
+struct Asked {
+    static constexpr int64_t kLine = 64;
+    uintptr_t start;
+    int64_t step;
+    int halved;  // of 2^halved rows one is asked for
 
-// Scores of `keys` keys from `key` on with the rows of a group, as lanes.
+    // `rows` rows of m from `first` on, or its last before `end`. Groups of queries, 1 to 3, that
+    // work on the same keys share them out.
+    Asked(const Matrix& m, int64_t first, int64_t rows, int64_t end, int64_t group, int64_t groups)
+        : step(m.row * kBytes<kStored>), halved(groups > 1) {
+        const int64_t row = first + (group * rows >> halved), last = end - rows;
+        const int64_t from = row < last ? row : last;
+        start = reinterpret_cast<uintptr_t>(m.data) + (from > 0 ? from : 0) * step;
+    }
+
+    // The line of row i where its element `at` lies.
+    inline __attribute__((always_inline)) void line(int64_t i, int64_t at) const {
+        __builtin_prefetch(
+            reinterpret_cast<const void*>(start + (i >> halved) * step + at * kBytes<kStored>));
+    }
+    // The rest of `rows` rows.
+    void rest(int64_t rows, int64_t from, int64_t to) const {
+        for (; from < to; from += kLine / kBytes<kStored>) {
+            for (int64_t i = 0; i < rows; ++i) line(i, from);
+        }
+    }
+};
+
+// Scores of `keys` keys from `key` on with the rows of a group, as lanes. Meanwhile asks for rows
+// of E elements.
 template <class Real, DType kStored, int Wanted>
 inline __attribute__((always_inline)) Vec<Real> strip_scores(const Matrix& k, const Real* q,
-                                                             int64_t D, int64_t key, int64_t keys) {
+                                                             int64_t D, int64_t key, int64_t keys,
+                                                             const Asked<kStored>& asked,
+                                                             int64_t E) {
     using S = Simd<Real>;
     using Tile = StripTile<Real, Wanted>;
     constexpr int L = S::kLanes, Rows = Tile::kRows, Keys = Tile::kKeys;
+    constexpr int64_t kOfLine = Asked<kStored>::kLine / kBytes<kStored>;
+    constexpr bool kWhole = L >= kOfLine;  // a vector reads a line or more
     const int64_t stride = padded(D);
     int64_t start[Keys];  // beyond the last key: that key again
     for (int i = 0; i < Keys; ++i) start[i] = (key + (i < keys ? i : keys - 1)) * k.row;
@@ -81,6 +106,7 @@ inline __attribute__((always_inline)) Vec<Real> strip_scores(const Matrix& k, co
 #pragma GCC unroll 16
         for (int i = 0; i < Keys; ++i) {
             x[i] = load_contiguous<Real>(k.data, kStored, start[i] + d, n);
+            if (kWhole || d % kOfLine == 0) asked.line(i, d);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) {
@@ -92,6 +118,7 @@ inline __attribute__((always_inline)) Vec<Real> strip_scores(const Matrix& k, co
     int64_t d = 0;
     for (; d + L <= D; d += L) step(d, L);
     if (d < D) step(d, D - d);
+    asked.rest(Keys, D, E);
     return S::template fold_each<S::add>(sum);
 }
 
@@ -132,13 +159,12 @@ void strip_score_block(const Strip& strip, const Block& block, const Matrix& k, 
     for (int64_t g = 0; g < groups; ++g) top[g] = lowest;
     for (int64_t key = 0; key < block.count; key += Tile::kKeys) {
         const int64_t keys = block.count - key;
-        for (int i = 0; i < Tile::kKeys; ++i) {
-            ask_for<kStored>(v, key + i, block.count, strip.E);
-        }
         for (int64_t g = 0; g < groups; ++g) {
             const int64_t row = g * Tile::kRows;
             const Real* q = static_cast<const Real*>(strip.q) + row * stride;
-            Vec<Real> s = strip_scores<Real, kStored, Wanted>(k, q, strip.D, key, keys);
+            const Asked<kStored> values(v, key, Tile::kKeys, block.count, g, groups);
+            Vec<Real> s =
+                strip_scores<Real, kStored, Wanted>(k, q, strip.D, key, keys, values, strip.E);
             s = S::mul(s, factor);
             if (strip.cap_factor != 0) s = S::mul(tanh<Real>(s), cap);
             if (block.bias) s = S::add(s, strip_bias<Real, Wanted>(block, key, row));
@@ -218,6 +244,8 @@ void strip_weigh(const Strip& strip, const Block& block, const Vec<Real>* top) {
 
 // o[r, c..] += sum over the block's keys of their weights p times v[.., c..], of n columns. The
 // block is summed on its own first, so that rounding grows with the number of blocks, not of keys.
+// Meanwhile asks for the same columns of the keys after the block's, as far as they are before
+// `end`.
 template <class Real, DType kStored, int Wanted, int Columns>
 inline __attribute__((always_inline)) void strip_mix_tile(const Strip& strip, const Matrix& v,
                                                           int64_t count, int64_t row, int64_t c,
@@ -226,18 +254,22 @@ inline __attribute__((always_inline)) void strip_mix_tile(const Strip& strip, co
     using Tile = StripTile<Real, Wanted>;
     constexpr int L = S::kLanes, Rows = Tile::kRows, Keys = Tile::kKeys;
     const Real* p = static_cast<const Real*>(strip.s) + row * kBlock;
+    const int64_t groups = (strip.rows + Rows - 1) / Rows;
     Vec<Real> sum[Rows][Columns];
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 16
         for (int j = 0; j < Columns; ++j) sum[r][j] = S::set1(0);
     }
-    const auto add = [&](const Real* weights, int64_t key) __attribute__((always_inline)) {
+    constexpr int kOfLine = Asked<kStored>::kLine / kBytes<kStored>;
+    const auto add = [&](const Real* weights, int64_t key, const Asked<kStored>& asked,
+                         int i) __attribute__((always_inline)) {
         const int64_t from = key * v.row + c;
         Vec<Real> x[Columns];
 #pragma GCC unroll 16
         for (int j = 0; j < Columns; ++j) {
             x[j] = load_contiguous<Real>(v.data, kStored, from + j * L, Columns == 1 ? n : L);
+            if (j * L % kOfLine == 0) asked.line(i, c + j * L);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) {
@@ -248,11 +280,12 @@ inline __attribute__((always_inline)) void strip_mix_tile(const Strip& strip, co
     };
     int64_t key = 0;
     for (; key + Keys <= count; key += Keys) {
-        for (int i = 0; i < Keys; ++i) ask_for<kStored>(k, count + key + i, end, strip.D);
+        const Asked<kStored> asked(k, count + key, Keys, end, row / Rows, groups);
 #pragma GCC unroll 16
-        for (int i = 0; i < Keys; ++i) add(p + key * Rows + i, key + i);
+        for (int i = 0; i < Keys; ++i) add(p + key * Rows + i, key + i, asked, i);
     }
-    for (int64_t i = 0; key + i < count; ++i) add(p + key * Rows + i, key + i);
+    const Asked<kStored> asked(k, count + key, Keys, end, row / Rows, groups);
+    for (int64_t i = 0; key + i < count; ++i) add(p + key * Rows + i, key + i, asked, i);
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 16
@@ -263,7 +296,7 @@ inline __attribute__((always_inline)) void strip_mix_tile(const Strip& strip, co
     }
 }
 
-// Asks for keys from `count` to `end` of k meanwhile.
+// Asks for the next block's keys meanwhile.
 template <class Real, DType kStored, int Wanted>
 void strip_mix(const Strip& strip, const Matrix& k, const Matrix& v, int64_t count, int64_t end) {
     using Tile = StripTile<Real, Wanted>;
@@ -271,14 +304,16 @@ void strip_mix(const Strip& strip, const Matrix& k, const Matrix& v, int64_t cou
     // All rows take one stretch of columns after another: its values stay in the nearest cache.
     const auto rows = [&]<int N>(int64_t c) {
         for (int64_t row = 0; row < strip.rows; row += Tile::kRows) {
-            const int64_t asked = row == 0 && c == 0 ? end : 0;
-            strip_mix_tile<Real, kStored, Wanted, N>(strip, v, count, row, c, strip.E - c, k,
-                                                     asked);
+            strip_mix_tile<Real, kStored, Wanted, N>(strip, v, count, row, c, strip.E - c, k, end);
         }
     };
     int64_t c = 0;
     for (; c + Columns * L <= strip.E; c += Columns * L) rows.template operator()<Columns>(c);
     for (; c < strip.E; c += L) rows.template operator()<1>(c);
+    if (strip.D <= strip.E) return;
+    for (int64_t key = 0; key < count; key += Tile::kKeys) {
+        Asked<kStored>(k, count + key, Tile::kKeys, end, 0, 1).rest(Tile::kKeys, strip.E, strip.D);
+    }
 }
 
 // The same where some rows must not see some keys: 0 * x is not 0 if x is NaN or infinite.
@@ -348,7 +383,7 @@ void strip_block(const Strip& strip, const Block& block, const Matrix& k, const 
     } else {
         const bool copied = k.data == strip.k_rows;
         strip_mix<Real, kStored, Wanted>(strip, k, v, block.count,
-                                         copied ? 0 : strip.end - block.begin);
+                                         copied ? block.count : strip.end - block.begin);
     }
 }
 
