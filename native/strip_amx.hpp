@@ -12,9 +12,12 @@ namespace {
 struct StripTiles : TileRegisters {
     // S[c][i] = K[i] Q[c] for two tiles of keys, i < 2, and N of queries. Keys are `stride` bytes
     // apart, tiles of queries one step on `columns` tiles.
-    template <int N>
-    static void scores(const uint16_t* k, int64_t stride, const uint16_t* q, int64_t columns,
-                       int64_t steps, float* s) {
+    // Calls between() after some products, as `mix` does.
+    template <int N, class Between>
+    static inline __attribute__((always_inline)) void scores(const uint16_t* k, int64_t stride,
+                                                             const uint16_t* q, int64_t columns,
+                                                             int64_t steps, float* s,
+                                                             const Between& between) {
         const char* low = reinterpret_cast<const char*>(k);
         const char* high = low + kTile * stride;
         zero<0>(), zero<1>();
@@ -23,6 +26,7 @@ struct StripTiles : TileRegisters {
             load<4>(low + step * 64, stride), load<5>(high + step * 64, stride);
             load<6>(q), dot<0, 4, 6>(), dot<1, 5, 6>();
             if constexpr (N > 1) load<7>(q + kSize), dot<2, 4, 7>(), dot<3, 5, 7>();
+            between();
         }
         store<0>(s), store<1>(s + kFloats);
         s += kPiece * kTile;
@@ -32,8 +36,10 @@ struct StripTiles : TileRegisters {
     // O[e] += P V[e], summed over tiles of 16 keys, for N tiles of 32 value columns each. A weight
     // is one half of a pair whose other half is 0, so that the product sees the values' even
     // columns only, or the odd ones. Values are `stride` bytes apart.
-    template <int N>
-    static void mix(const uint32_t* p, const uint16_t* v, int64_t stride, int64_t keys, float* o) {
+    template <int N, class Between>
+    static inline __attribute__((always_inline)) void mix(const uint32_t* p, const uint16_t* v,
+                                                          int64_t stride, int64_t keys, float* o,
+                                                          const Between& between) {
         const char* at = reinterpret_cast<const char*>(v);
         load<0>(o);
         if constexpr (N > 1) load<1>(o + kFloats);
@@ -41,10 +47,10 @@ struct StripTiles : TileRegisters {
         if constexpr (N > 3) load<3>(o + 3 * kFloats);
         for (int64_t key = 0; key < keys; key += kTile, p += kFloats, at += kTile * stride) {
             load<4>(p);
-            load<5>(at, stride), dot<0, 4, 5>();
-            if constexpr (N > 1) load<6>(at + 64, stride), dot<1, 4, 6>();
-            if constexpr (N > 2) load<7>(at + 128, stride), dot<2, 4, 7>();
-            if constexpr (N > 3) load<5>(at + 192, stride), dot<3, 4, 5>();
+            load<5>(at, stride), dot<0, 4, 5>(), between();
+            if constexpr (N > 1) load<6>(at + 64, stride), dot<1, 4, 6>(), between();
+            if constexpr (N > 2) load<7>(at + 128, stride), dot<2, 4, 7>(), between();
+            if constexpr (N > 3) load<5>(at + 192, stride), dot<3, 4, 5>(), between();
         }
         store<0>(o);
         if constexpr (N > 1) store<1>(o + kFloats);

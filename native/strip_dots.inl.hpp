@@ -42,23 +42,29 @@ inline float* outputs_from(const DotStrip& strip, int64_t column, int64_t half) 
     return strip.o + (2 * column + half) * stripes_of(strip) * kSquare;
 }
 
-// Whether keys and values are asked for before their use: where there is little to do with them.
-// For more rows S, P and O fill the first cache by themselves.
-inline bool is_streaming(const DotStrip& strip) {
-    return strip.rows <= kTile;
-}
+// Rows of values, then of the next piece's keys, that are asked for some at a time while others are
+// at work: all at once they would keep the loads of those waiting, and the memory would rest while
+// none are asked for.
+struct RowsAhead {
+    static constexpr int64_t kAtOnce = 2;
 
-// Asks for `count` rows from `begin` on of `cols` elements, as far as there are any.
-inline void ask_for_rows(const DotStrip& strip, const Matrix& m, int64_t begin, int64_t count,
-                         int64_t cols) {
-    const int64_t end = begin + count < strip.end ? begin + count : strip.end;
-    if (m.col != 1) return;
-    for (int64_t i = begin; i < end; ++i) {
-        const char* row =
-            reinterpret_cast<const char*>(static_cast<const uint16_t*>(m.data) + i * m.row);
-        for (int64_t at = 0; at < 2 * cols; at += 64) __builtin_prefetch(row + at);
+    const char* row;
+    int64_t step, size, left;
+
+    // `count` rows from `begin` on of `cols` elements, as far as there are any.
+    RowsAhead(const DotStrip& strip, const Matrix& m, int64_t begin, int64_t count, int64_t cols)
+        : row(static_cast<const char*>(m.data) + begin * m.row * 2),
+          step(m.row * 2),
+          size(2 * cols),
+          left(begin + count < strip.end ? count : strip.end - begin) {
+        if (m.col != 1) left = 0;
     }
-}
+    inline __attribute__((always_inline)) void ask(int64_t rows) {
+        for (; rows > 0 && left > 0; --rows, --left, row += step) {
+            for (int64_t at = 0; at < size; at += 64) __builtin_prefetch(row + at);
+        }
+    }
+};
 
 template <class Form>
 bool begin_strip(const DotStrip& strip) {
@@ -125,18 +131,19 @@ struct Rows {
     }
 };
 
-inline void score_piece(const DotStrip& strip, const Block& piece) {
+inline void score_piece(const DotStrip& strip, const Block& piece, RowsAhead& ahead) {
     const int64_t columns = columns_of(strip), steps = steps_of(strip);
     const Rows k(strip.k, piece, strip.D, strip.k_rows);
+    const auto between = [&] { ahead.ask(RowsAhead::kAtOnce); };
     for (int64_t key = 0; key < whole(piece); key += kGroup) {
         const uint16_t* from = k.data + key * (k.stride / 2);
         const uint16_t* q = strip.q;
         float* s = strip.s + key * kTile;
         int64_t column = 0;
         for (; column + 2 <= columns; column += 2, q += 2 * kTileSize, s += 2 * kPiece * kTile) {
-            StripTiles::scores<2>(from, k.stride, q, columns, steps, s);
+            StripTiles::scores<2>(from, k.stride, q, columns, steps, s, between);
         }
-        if (column < columns) StripTiles::scores<1>(from, k.stride, q, columns, steps, s);
+        if (column < columns) StripTiles::scores<1>(from, k.stride, q, columns, steps, s, between);
     }
 }
 
@@ -229,11 +236,12 @@ inline Floats raise_strip(const DotStrip& strip, int64_t keys, Floats factor,
 // Four vectors of scores to weights, rounded to bfloat16, and their sums. A NaN may be lost by the
 // rounding, but stays in the sum, by which the row is scaled in the end.
 inline void weigh_four(const float* s, Floats factor, Floats shift, const __mmask16* seen,
-                       Floats& sum, Floats& rounded, Floats* weights) {
+                       Floats& sum, Floats& rounded, Floats* weights, RowsAhead& ahead) {
     const __m512i half = _mm512_set1_epi32(0x8000), kept = _mm512_set1_epi32(int(0xffff0000));
     const Weights<4> four(s, factor, shift);
 #pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
+        ahead.ask(RowsAhead::kAtOnce);
         const Floats exact = four.exact(j, seen[j]);
         const __m512i up = _mm512_add_epi32(_mm512_castps_si512(exact), half);
         weights[j] = _mm512_castsi512_ps(_mm512_and_si512(up, kept));
@@ -273,7 +281,7 @@ inline void transpose_folded(Floats (&w)[8]) {
 
 template <bool kDoubled, bool kHides>
 inline void weigh_column(const DotStrip& strip, const Block& piece, const uint64_t* seen,
-                         int64_t column) {
+                         int64_t column, RowsAhead& ahead) {
     constexpr int kVectors = kDoubled ? 8 : 16;
     const int64_t lane = column * kTile, keys = whole(piece);
     const Column scores = column_of(strip, column);
@@ -287,9 +295,6 @@ inline void weigh_column(const DotStrip& strip, const Block& piece, const uint64
     Floats sum = Lanes::set1(0), rounded = sum;
     for (int64_t key = 0; key < keys; key += kTile) {
         const float* s = scores.s + key * kTile;
-        if (is_streaming(strip)) {
-            ask_for_rows(strip, strip.v, piece.begin + key, kTile, strip.E);
-        }
         Floats weights[kVectors];
 #pragma GCC unroll 4
         for (int i = 0; i < kVectors; i += 4) {
@@ -301,7 +306,7 @@ inline void weigh_column(const DotStrip& strip, const Block& piece, const uint64
                 own[j] = kDoubled ? __mmask16((rows[0] & 0xff) | (rows[4] & 0xff00))
                                   : __mmask16(rows[0] >> lane);
             }
-            weigh_four(s + at * kTile, factor, shift, own, sum, rounded, weights + i);
+            weigh_four(s + at * kTile, factor, shift, own, sum, rounded, weights + i, ahead);
         }
         uint32_t* even = weights_from(strip, column, 0) + key * kTile;
         if constexpr (kDoubled) {
@@ -320,21 +325,25 @@ inline void weigh_column(const DotStrip& strip, const Block& piece, const uint64
     add(strip.rounded + lane, rounded);
 }
 
-inline void weigh_piece(const DotStrip& strip, const Block& piece, const uint64_t* seen) {
+inline void weigh_piece(const DotStrip& strip, const Block& piece, const uint64_t* seen,
+                        RowsAhead& ahead) {
     if (is_doubled(strip)) {
-        (seen ? weigh_column<true, true> : weigh_column<true, false>)(strip, piece, seen, 0);
+        (seen ? weigh_column<true, true> : weigh_column<true, false>)(strip, piece, seen, 0, ahead);
         return;
     }
     for (int64_t column = 0; column < columns_of(strip); ++column) {
-        (seen ? weigh_column<false, true> : weigh_column<false, false>)(strip, piece, seen, column);
+        (seen ? weigh_column<false, true> : weigh_column<false, false>)(strip, piece, seen, column,
+                                                                        ahead);
     }
 }
 
 // -- values
 
-inline void mix_piece(const DotStrip& strip, const Block& piece) {
+inline void mix_piece(const DotStrip& strip, const Block& piece, RowsAhead& ahead) {
     const Rows v(strip.v, piece, strip.E, strip.v_rows);
     const int64_t keys = tiles(piece.count, kTile) * kTile, stripes = stripes_of(strip);
+    const int64_t products = columns_of(strip) * halves_of(strip) * stripes * (keys / kTile);
+    const auto between = [&, rows = tiles(kPiece, products)] { ahead.ask(rows); };
     for (int64_t column = 0; column < columns_of(strip); ++column) {
         for (int64_t half = 0; half < halves_of(strip); ++half) {
             const uint32_t* p = weights_from(strip, column, half);
@@ -342,11 +351,11 @@ inline void mix_piece(const DotStrip& strip, const Block& piece) {
             const uint16_t* from = v.data;
             int64_t left = stripes;
             for (; left >= 4; left -= 4, from += 4 * 32, o += 4 * kSquare) {
-                StripTiles::mix<4>(p, from, v.stride, keys, o);
+                StripTiles::mix<4>(p, from, v.stride, keys, o, between);
             }
-            if (left == 3) StripTiles::mix<3>(p, from, v.stride, keys, o);
-            if (left == 2) StripTiles::mix<2>(p, from, v.stride, keys, o);
-            if (left == 1) StripTiles::mix<1>(p, from, v.stride, keys, o);
+            if (left == 3) StripTiles::mix<3>(p, from, v.stride, keys, o, between);
+            if (left == 2) StripTiles::mix<2>(p, from, v.stride, keys, o, between);
+            if (left == 1) StripTiles::mix<1>(p, from, v.stride, keys, o, between);
         }
     }
 }
@@ -414,15 +423,14 @@ void attend_strip(const DotStrip& strip, const Block& block) {
                              block.visible ? block.visible + first : nullptr,
                              bias ? bias + first * kPanel : nullptr};
         uint64_t known[kPiece];
-        score_piece(strip, piece);
-        weigh_piece(strip, piece, seen_rows(piece, is_doubled(strip), known));
-        if (is_streaming(strip)) {
-            ask_for_rows(strip, strip.k, piece.begin + piece.count, kPiece, strip.D);
-        }
+        RowsAhead values(strip, strip.v, piece.begin, piece.count, strip.E);
+        score_piece(strip, piece, values);
+        weigh_piece(strip, piece, seen_rows(piece, is_doubled(strip), known), values);
+        RowsAhead keys(strip, strip.k, piece.begin + piece.count, kPiece, strip.D);
         if (piece.visible && !finite_values(strip, piece)) {
             mix_strip_visible(strip, piece);
         } else {
-            mix_piece(strip, piece);
+            mix_piece(strip, piece, keys);
         }
     }
 }
