@@ -295,8 +295,8 @@ class Watcher {
     std::chrono::steady_clock::time_point next_;
 };
 
-// (rows, cols, sum, largest): see GridRequest.
-using GridTuple = std::tuple<Input, Input, Output, std::optional<Output>>;
+// (rows, cols, sum, largest, means): see GridRequest.
+using GridTuple = std::tuple<Input, Input, Output, std::optional<Output>, bool>;
 
 // q has the leading dimensions of the result; results are C-contiguous.
 void observe_py(const Input& q, const Input& k, const Input& lse,
@@ -317,11 +317,11 @@ void observe_py(const Input& q, const Input& k, const Input& lse,
     };
     ObservationRequest wanted;
     wanted.target = static_cast<const int64_t*>(target.data());
-    for (const auto& [rows, cols, sum, most] : grids) {
+    for (const auto& [rows, cols, sum, most, means] : grids) {
         wanted.grids.push_back(
             {static_cast<const int64_t*>(rows.data()), static_cast<const int64_t*>(cols.data()),
              static_cast<int64_t>(sum.shape(1)), static_cast<int64_t>(sum.shape(2)),
-             static_cast<double*>(sum.data()), most ? most->data() : nullptr});
+             static_cast<double*>(sum.data()), most ? most->data() : nullptr, means});
     }
     if (wanted.grids.size() > kMaxGrids) throw std::invalid_argument("too many grids for the core");
     if (weights) wanted.weights = floats(*weights, p.lead, q.ndim() > 2 ? "hrc" : "rc");
@@ -382,7 +382,7 @@ NB_MODULE(_native, m) {
           nb::arg("progress").none(), nb::arg("part").none(),
           nb::sig("def observe(q: Array, k: Array, lse: Array, mask: Sequence[MaskStep] | None, "
                   "bias: BiasRule | None, scale: float, softcap: float, target: Array, "
-                  "grids: Sequence[tuple[Array, Array, Array, Array | None]], "
+                  "grids: Sequence[tuple[Array, Array, Array, Array | None, bool]], "
                   "weights: Array | None, column_sum: Array | None, entropy: Array | None, "
                   "largest: Array | None, top: tuple[Array, Array] | None, "
                   "distance: Array | None, progress: Callable[[int, int], object] | None, "

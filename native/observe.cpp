@@ -10,6 +10,7 @@
 #include "chains.hpp"
 #include "eye.hpp"
 #include "groups.hpp"
+#include "means.hpp"
 #include "threads.hpp"
 #include "worth.hpp"
 
@@ -117,7 +118,9 @@ struct Observer {
     // Rows [t0, t1) of a head, whose keys are packed in `kv` if that is given.
     void run(const Kernels& kernels, int64_t batch, int64_t head, int64_t t0, int64_t t1,
              const Groups& groups, const Packed* kv);
-    void add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1);
+    // `means` of each grid, where it wants them.
+    void add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1,
+                        std::optional<Means> (&means)[kMaxGrids]);
 
   private:
     void lay_out_grid(const GridRequest& wanted, const Place& at, Grid& grid, GridPart<Real>& part);
@@ -323,7 +326,8 @@ void Observer<Real>::write_top(const Eye<Real>& eye, int64_t r, bool poisoned) {
 }
 
 template <class Real>
-void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1) {
+void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int64_t t1,
+                                    std::optional<Means> (&means)[kMaxGrids]) {
     const int64_t target = request.target[batch * p.H + head];
     if (last_key > first_key) {
         const int64_t n = last_key - first_key;
@@ -344,7 +348,9 @@ void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int
         const GridRequest& grid = request.grids[g];
         GridPart<Real>& part = parts[g];
         for (int64_t row = 0; row < part.band.count; ++row) {
-            const int64_t at = (target * grid.R + part.band.first + row) * grid.C;
+            const int64_t in_grid = part.band.first + row;
+            const int64_t at = (target * grid.R + in_grid) * grid.C;
+            if (means[g]) means[g]->begin(target, in_grid, static_cast<Real*>(grid.largest));
             double* const sum = part.sum.data() + row * part.stride;
             if (grid.largest) {
                 Real* const out = static_cast<Real*>(grid.largest) + at;
@@ -356,6 +362,7 @@ void Observer<Real>::add_to_results(int64_t batch, int64_t head, int64_t t0, int
                 }
             }
             move_sums(sum, grid.C, grid.sum + at);
+            if (means[g]) means[g]->end(target, in_grid);
         }
     }
 }
@@ -391,6 +398,15 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
     std::vector<Observer<Real>> workers;
     workers.reserve(count);
     for (int i = 0; i < count; ++i) workers.emplace_back(p, request, rows, any ? parts : 0);
+    std::optional<Means> means[kMaxGrids];
+    for (size_t g = 0; g < request.grids.size(); ++g) {
+        if (!request.grids[g].means) continue;
+        means[g].emplace(request, request.grids[g], p.batches() * p.H);
+        for (int64_t t = 0; t < bottom - top; t += rows) {
+            const Band own = band(request.grids[g], t, std::min(bottom - top, t + rows));
+            means[g]->expect(own.first, own.count);
+        }
+    }
     Turns packed(heads), looked(heads);
     InTurn turns;
     std::atomic<int64_t> done{0};
@@ -408,7 +424,7 @@ bool observe_in(const Problem& p, ObservationRequest request, const Kernels& ker
         packed.wait(head, packs);
         worker.run(kernels, batch, h, t0, t1, groups, worth[head] ? &kv : nullptr);
         turns.take(head * shared * chunks + index,
-                   [&] { worker.add_to_results(batch, h, t0, t1); });
+                   [&] { worker.add_to_results(batch, h, t0, t1, means); });
         looked.add(head);
         done.fetch_add(1, std::memory_order_relaxed);
     };

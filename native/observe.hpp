@@ -15,13 +15,15 @@ struct GridRequest {
     int64_t R, C;
     double* sum;    // [targets][R][C]
     void* largest;  // the same, or null
-    std::vector<int64_t> run_end =
-        {};  // of the part's keys, filled by `observe`: where a key's run of labels ends
+    bool means;     // weights are averaged over a cell's pairs and the heads that share it
+    // Of the part's keys, filled by `observe`: where a key's run of labels ends.
+    std::vector<int64_t> run_end = {};
 };
 
 // What is wanted; a null pointer is not. Every (batch, head) adds to the part of the results that
-// `target` names, so that heads may share one. Results start at zero. Sums are double; `largest`
-// and weights are Real (double for f64, float otherwise).
+// `target` names, so that heads may share one. Results start at zero, but for the top weights, which
+// are written, and for means, where every row and key of the grid has a label. Sums are double;
+// `largest` and weights are Real (double for f64, float otherwise).
 struct ObservationRequest {
     const int64_t* target = nullptr;  // [batches * H]
     std::vector<GridRequest> grids;   // at most kMaxGrids

@@ -61,6 +61,32 @@ def test_what_an_earlier_result_left_is_written_over(dtype: type, mask: ch.Mask 
         np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("over", [(), "head"])
+@pytest.mark.parametrize(
+    "mask",
+    [None, ch.lengths([0]), ~ch.first_keys(200) & ch.causal(), ch.window(left=2)],
+    ids=["full", "nothing", "rows and keys left out", "window"],
+)
+def test_what_an_earlier_observation_left_is_written_over(
+    dtype: type, over: str, mask: ch.Mask | None
+) -> None:
+    seen = ch.attention_map(*draw(dtype)[:2], mask=mask)
+
+    def observe() -> list[np.ndarray]:
+        one = seen.observe(pool=(600, 513), top=None if over else 64, mean_over=over)
+        results = [one.pool_mean, one.pool_max, one.top_weights, one.top_keys]
+        return [x for x in results if x is not None]
+
+    before = [x.copy() for x in observe()]
+    for left_behind in (-77, 2**40):
+        for x in observe():
+            x.fill(left_behind)
+        del x
+        for one, other in zip(before, observe(), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_no_more_than_64_mib_of_results_are_kept() -> None:
     leave_behind(0, count=83)  # 2 MiB each, or nearly
     gc.collect()

@@ -66,7 +66,7 @@ def observe(
     scale: float,
     softcap: float,
     target: Array,
-    grids: Sequence[tuple[Array, Array, Array, Array | None]],
+    grids: Sequence[tuple[Array, Array, Array, Array | None, bool]],
     weights: Array | None,
     column_sum: Array | None,
     entropy: Array | None,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from . import _native
 from ._check import LSE_DTYPE, Problem
 from ._check_map import Ints, Wanted, check_bytes
-from .ops import _as_bits, _filled
+from .ops import _as_bits, _filled, _result
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -30,6 +30,10 @@ Call = tuple[Problem, tuple[Array, Array, Array], tuple[Any, Any, Any, float, fl
 
 # (first row, row end, first key, key end) of what is looked at; None: all.
 Part = tuple[int, int, int, int]
+
+# Cells of the matrix for the core: labels of the rows and of the keys; sums of the weights; the
+# largest of them; whether the sums are to become means, whatever stood there.
+Grid = tuple[Ints, Ints, Array, Array | None, bool]
 
 # Where the core adds: column sums, entropies, largest weights, (top weights, top keys), distances.
 Sums = tuple[Array | None, Array | None, Array | None, tuple[Array, Array] | None, Array | None]
@@ -114,22 +118,24 @@ def observe(
     targets = np.broadcast_to(np.arange(N).reshape(*kept, heads), (*lead, H))
     real = LSE_DTYPE[arrays[0].dtype]
 
-    def results(name: str, *sizes: int, dtype: Any = np.float64, fill: float = 0) -> Array:
+    def results(name: str, *sizes: int, dtype: Any = np.float64, fill: float | None = 0) -> Array:
         cure = "ask for fewer, or for mean_over=('head',)"
         check_bytes(name, (*outer, *sizes), np.dtype(dtype).itemsize, max_bytes, cure)
-        return _filled((N, *sizes), np.dtype(dtype), fill)
+        shape, kind = (N, *sizes), np.dtype(dtype)
+        return _result(shape, kind) if fill is None else _filled(shape, kind, fill)
 
-    grids: list[tuple[Ints, Ints, Array, Array | None]] = []
+    grids: list[Grid] = []
     if wanted.pool:
         rows, cols = bin_labels(T, wanted.pool[0]), bin_labels(S, wanted.pool[1])
-        largest = results("pool", *wanted.pool, dtype=real)
-        grids.append((rows, cols, results("pool", *wanted.pool), largest))
+        means = results("pool", *wanted.pool, fill=None)
+        largest = results("pool", *wanted.pool, dtype=real, fill=None)
+        grids.append((rows, cols, means, largest, True))
     if wanted.group:
         shape = [int(ids.max(initial=-1)) + 1 for ids in wanted.group]
-        grids.append((*wanted.group, results("group", *shape), None))
+        grids.append((*wanted.group, results("group", *shape), None, False))
     k = wanted.top or 0
-    top_weights = results("top", T, k, dtype=real) if k else None
-    top_keys = results("top", T, k, dtype=np.int64, fill=-1) if k else None
+    top_weights = results("top", T, k, dtype=real, fill=None) if k else None
+    top_keys = results("top", T, k, dtype=np.int64, fill=None) if k else None
     columns = results("received", 1, S) if received else None
     entropies = results("entropy", T) if entropy else None
     most = results("max", T, dtype=real) if max else None
@@ -146,15 +152,8 @@ def observe(
         return None if x is None else shaped(x / merged if merged > 1 else x)
 
     pool = grids[0] if wanted.pool else None
-    if pool:  # in place: another array of that size takes as long to fill as to divide
-        rows, cols = (np.bincount(labels).astype(float) for labels in pool[:2])
-        if rows.min() < rows.max():
-            np.divide(pool[2], rows[:, None], out=pool[2])
-            np.divide(pool[2], cols, out=pool[2])
-        else:
-            np.divide(pool[2], rows[0] * cols, out=pool[2])
     return Observation(
-        pool_mean=mean(None if pool is None else pool[2]),
+        pool_mean=shaped(None if pool is None else pool[2]),
         pool_max=shaped(None if pool is None else pool[3]),
         group=mean(grids[-1][2] / _rows(grids[-1][0], grids[-1][2])) if wanted.group else None,
         top_weights=shaped(top_weights),
@@ -177,7 +176,7 @@ def largest_in(
     shape = (prod(outer), int(rows.max(initial=-1)) + 1, int(cols.max(initial=-1)) + 1)
     largest = np.zeros(shape, LSE_DTYPE[arrays[0].dtype])
     targets = np.arange(prod(outer))
-    grid = (rows.astype(np.int64), cols.astype(np.int64), np.zeros(shape), largest)
+    grid = (rows.astype(np.int64), cols.astype(np.int64), np.zeros(shape), largest, False)
     _run(call, targets, [grid], None, (None, None, None, None, None), None)
     return largest.reshape(*outer, *shape[1:])
 
@@ -196,7 +195,7 @@ def add_part(
     rows, cols     int64 labels of the part's rows and keys, from 0, -1 for none
     sums, largest  (R, C), sums float64, largest in the dtype of the map's lse; added to, raised
     """
-    grid = (rows, cols, sums[None], None if largest is None else largest[None])
+    grid = (rows, cols, sums[None], None if largest is None else largest[None], False)
     _run(call, np.zeros(1, np.int64), [grid], None, (None, None, None, None, None), None, part)
 
 
@@ -228,7 +227,7 @@ def weighted_columns(
 def _run(
     call: Call,
     targets: Array,
-    grids: list[tuple[Ints, Ints, Array, Array | None]],
+    grids: list[Grid],
     weights: Array | None,
     sums: Sums,
     progress: Callable[[int, int], object] | None,
