@@ -21,9 +21,9 @@ struct GridRequest {
 };
 
 // What is wanted; a null pointer is not. Every (batch, head) adds to the part of the results that
-// `target` names, so that heads may share one. Results start at zero, but for the top weights, which
-// are written, and for means, where every row and key of the grid has a label. Sums are double;
-// `largest` and weights are Real (double for f64, float otherwise).
+// `target` names, so that heads may share one. Results start at zero, but for the top weights,
+// which are written, and for means, where every row and key of the grid has a label. Sums are
+// double; `largest` and weights are Real (double for f64, float otherwise).
 struct ObservationRequest {
     const int64_t* target = nullptr;  // [batches * H]
     std::vector<GridRequest> grids;   // at most kMaxGrids
