@@ -87,6 +87,20 @@ def test_what_an_earlier_observation_left_is_written_over(
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(("shape", "over"), [((0, 2, 600, 4), "batch"), ((1, 0, 600, 4), "head")])
+def test_what_no_head_adds_to_is_zero_whatever_stood_there(
+    shape: tuple[int, ...], over: str
+) -> None:
+    seen = ch.attention_map(*[np.ones(shape, np.float32)] * 2)
+    for _ in range(2):
+        one = seen.observe(pool=(600, 600), mean_over=over)
+        for x in (one.pool_mean, one.pool_max):
+            assert x is not None and x.size >= 600 * 600
+            assert not x.any()
+            x.fill(7)
+        del one, x
+
+
 def test_no_more_than_64_mib_of_results_are_kept() -> None:
     leave_behind(0, count=83)  # 2 MiB each, or nearly
     gc.collect()

@@ -118,6 +118,9 @@ def observe(
     targets = np.broadcast_to(np.arange(N).reshape(*kept, heads), (*lead, H))
     real = LSE_DTYPE[arrays[0].dtype]
 
+    # What the core writes whole needs no fill, unless there is no head to write it.
+    whole = None if merged else 0
+
     def results(name: str, *sizes: int, dtype: Any = np.float64, fill: float | None = 0) -> Array:
         cure = "ask for fewer, or for mean_over=('head',)"
         check_bytes(name, (*outer, *sizes), np.dtype(dtype).itemsize, max_bytes, cure)
@@ -127,15 +130,15 @@ def observe(
     grids: list[Grid] = []
     if wanted.pool:
         rows, cols = bin_labels(T, wanted.pool[0]), bin_labels(S, wanted.pool[1])
-        means = results("pool", *wanted.pool, fill=None)
-        largest = results("pool", *wanted.pool, dtype=real, fill=None)
+        means = results("pool", *wanted.pool, fill=whole)
+        largest = results("pool", *wanted.pool, dtype=real, fill=whole)
         grids.append((rows, cols, means, largest, True))
     if wanted.group:
         shape = [int(ids.max(initial=-1)) + 1 for ids in wanted.group]
         grids.append((*wanted.group, results("group", *shape), None, False))
     k = wanted.top or 0
-    top_weights = results("top", T, k, dtype=real, fill=None) if k else None
-    top_keys = results("top", T, k, dtype=np.int64, fill=None) if k else None
+    top_weights = results("top", T, k, dtype=real, fill=whole) if k else None
+    top_keys = results("top", T, k, dtype=np.int64, fill=whole) if k else None
     columns = results("received", 1, S) if received else None
     entropies = results("entropy", T) if entropy else None
     most = results("max", T, dtype=real) if max else None
